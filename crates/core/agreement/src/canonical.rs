@@ -395,6 +395,7 @@ impl Agreement {
             // Written elsewhere.
             by_link: _,
             pool: _,
+            expected: _,
             slots: _,
             view: _,
             mode: _,

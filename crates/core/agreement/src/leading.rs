@@ -4,8 +4,10 @@
 //! nothing waits. No other batch goes before one that gathers.
 
 use crate::machine::{Agreement, Effect, Mode, Now};
+use crate::pool::Allowance;
 use perdura_protocol::message::Message;
-use perdura_protocol::{Batch, Slot, limits, seeded};
+use perdura_protocol::{Batch, PublicKey, Slot, limits, seeded};
+use std::collections::BTreeMap;
 
 /// With fewer slots in flight than this, what waits is proposed as soon as it is most of what callers
 /// have under way: one is being voted on while the next travels.
@@ -101,7 +103,10 @@ impl Agreement {
         };
         if self.pool.waiting_bytes() >= least {
             let under_way = self.count_under_way(now.monotonic_ms.saturating_sub(last));
-            let frames = self.pool.take(limits::BATCH_TARGET_BYTES, now.monotonic_ms);
+            let proposed = self.expected_in_flight();
+            let left = limits::SLOT_COST.saturating_sub(proposed);
+            let cost = Allowance::new(&self.expected, left, proposed == 0);
+            let frames = self.pool.take(limits::BATCH_TARGET_BYTES, now.monotonic_ms, cost);
             if !frames.is_empty() {
                 self.under_way = under_way;
                 return Some(Batch::requests(now.wall, frames));
@@ -146,6 +151,25 @@ impl Agreement {
             due = due.max(self.progress_ms + RETURN_MS);
         }
         due.checked_sub(now.monotonic_ms).filter(|left| *left > 0)
+    }
+
+    /// Whether something waits to be ordered, or is being ordered, as far as this replica knows.
+    #[must_use]
+    pub fn is_ordering(&self) -> bool {
+        self.pool.waiting_commands() > 0
+            || self.slots.range(self.delivered.next()..).any(|(_, slot)| slot.proposal.is_some())
+    }
+
+    /// What was proposed and is not executed is expected to cost.
+    fn expected_in_flight(&self) -> u64 {
+        let in_flight = self.slots.range(self.delivered.next()..self.next_propose);
+        let batches = in_flight.filter_map(|(_, state)| state.proposal.as_ref());
+        batches.map(|proposal| self.expected.of_batch(&proposal.batch)).sum()
+    }
+
+    /// A batch was executed, and cost this by client key. To be told with [`Agreement::on_executed`].
+    pub fn note_costs(&mut self, batch: &Batch, costs: &BTreeMap<PublicKey, u64>) {
+        self.expected.executed(batch, costs);
     }
 
     /// Slots that were proposed and are not delivered.

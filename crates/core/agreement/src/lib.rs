@@ -32,6 +32,7 @@ mod catching_up;
 mod comparing;
 mod demand;
 mod evidence;
+mod expected;
 mod fetches;
 mod laggards;
 mod leading;

@@ -3,6 +3,7 @@
 
 use crate::demand::Demand;
 use crate::evidence::{Heard, Start, Verifier};
+use crate::expected::Expected;
 use crate::fetches::Fetches;
 use crate::marks::Marks;
 use crate::peers::PeerStatus;
@@ -151,6 +152,7 @@ pub struct Agreement {
     pub(crate) settings: Settings,
     pub(crate) configurations: Configurations,
     pub(crate) pool: Pool,
+    pub(crate) expected: Expected,
     pub(crate) demand: Demand,
     pub(crate) slots: BTreeMap<Slot, SlotState>,
     pub(crate) held_proposal_bytes: usize,
@@ -265,6 +267,7 @@ impl Agreement {
         let restarted_at = restart.delivered;
         let mut agreement = Agreement {
             pool: Pool::default(),
+            expected: Expected::default(),
             demand: Demand::default(),
             slots: restart.slots,
             held_proposal_bytes: 0,

@@ -14,6 +14,7 @@
 //!   whatever it finds uses up its own part only.
 //! - A session has at most [`SESSION_FRAMES`] frames here.
 
+use crate::expected::Expected;
 use perdura_protocol::{Frame, PublicKey, ReplicaId, SessionId, limits, seeded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -147,6 +148,35 @@ pub struct Pool {
     shrunk: u32,
     // Where the look at what is of no use any more goes on.
     cursor: Option<FrameKey>,
+}
+
+/// What the frames of a batch may cost when they are executed, as far as that is expected.
+#[derive(Debug)]
+pub(crate) struct Allowance<'a> {
+    expected: &'a Expected,
+    left: u64,
+    // Whether the first frame is taken whatever it costs.
+    at_least_one: bool,
+    clients: BTreeSet<PublicKey>,
+}
+
+impl<'a> Allowance<'a> {
+    pub(crate) fn new(expected: &'a Expected, left: u64, at_least_one: bool) -> Allowance<'a> {
+        Allowance { expected, left, at_least_one, clients: BTreeSet::new() }
+    }
+
+    /// Whether one more of this client fits. All of one client in a slot cost what one of them does: its share bounds them.
+    fn takes(&mut self, client: PublicKey, first: bool) -> bool {
+        let cost = self.expected.of(&client);
+        if cost == 0 || self.clients.contains(&client) {
+            return true;
+        }
+        if cost > self.left && !(first && self.at_least_one) {
+            return false;
+        }
+        self.left = self.left.saturating_sub(cost);
+        self.clients.insert(client)
+    }
 }
 
 /// What a frame counts for.
@@ -344,12 +374,17 @@ impl Pool {
     }
 
     /// Takes frames for a batch, one client after the other, up to `target_bytes` (at least one
-    /// frame) and the limits of a batch. They stay here, marked, until they are delivered.
-    pub fn take(&mut self, target_bytes: usize, now_ms: u64) -> Vec<Frame> {
+    /// frame), what they are expected to cost, and the limits of a batch. They stay here, marked, until they are delivered.
+    pub(crate) fn take(
+        &mut self,
+        target_bytes: usize,
+        now_ms: u64,
+        cost: Allowance<'_>,
+    ) -> Vec<Frame> {
         if self.taken_bytes >= PROPOSED_BYTES >> self.shrunk {
             return Vec::new();
         }
-        self.take_some(target_bytes, limits::BATCH_FRAMES, now_ms, |_| true)
+        self.take_some(target_bytes, limits::BATCH_FRAMES, now_ms, Some(cost), |_| true)
     }
 
     /// A frame that waits here.
@@ -377,7 +412,7 @@ impl Pool {
                 continue;
             }
             let direct = |source| source == Source::Client;
-            handed.extend(self.take_some(usize::MAX, 1, now_ms, direct));
+            handed.extend(self.take_some(usize::MAX, 1, now_ms, None, direct));
             tries = TRIES.min(self.turn.len());
         }
         handed
@@ -404,9 +439,11 @@ impl Pool {
         target_bytes: usize,
         most: usize,
         now_ms: u64,
+        mut cost_left: Option<Allowance<'_>>,
         wanted: impl Fn(Source) -> bool,
     ) -> Vec<Frame> {
         let mut taken = Vec::new();
+        let mut passed_over = Vec::new();
         let (mut bytes, mut looked) = (0, 0);
         while looked < most {
             let Some(client) = self.turn.pop_front() else { break };
@@ -422,6 +459,14 @@ impl Pool {
                 self.turn.push_front(client);
                 continue;
             };
+            if let Some(left) = &mut cost_left
+                && !left.takes(client, taken.is_empty())
+            {
+                queue.waiting.push_front(key);
+                queue.in_turn = true;
+                passed_over.push(client);
+                continue;
+            }
             let length = entry.frame.raw().len();
             if !taken.is_empty() && bytes + length > target_bytes {
                 queue.waiting.push_front(key);
@@ -451,6 +496,8 @@ impl Pool {
                 self.line_up(client);
             }
         }
+        // Their turn is the next one's.
+        passed_over.into_iter().rev().for_each(|client| self.turn.push_front(client));
         taken
     }
 

@@ -23,7 +23,9 @@ pub(crate) fn is_final(outcome: &Outcome) -> bool {
             | RefusalReason::Withdrawn,
         ) => true,
         // Not recorded by replicas: the number may execute when its frame is ordered again.
-        Outcome::Refused(RefusalReason::WindowExceeded | RefusalReason::NotNow { .. }) => false,
+        Outcome::Refused(
+            RefusalReason::WindowExceeded | RefusalReason::NotNow { .. } | RefusalReason::PutOff,
+        ) => false,
         Outcome::Waited { outcome, offer: false } => is_final(outcome),
         // It may be taken back.
         Outcome::Waited { offer: true, .. } => false,
@@ -65,6 +67,11 @@ impl Votes {
     pub(crate) fn final_of(&self, replica: ReplicaId) -> Option<&Outcome> {
         let (_, outcome) = self.votes.iter().find(|(id, _)| *id == replica)?;
         is_final(outcome).then_some(outcome)
+    }
+
+    /// What is said of the next try counts anew.
+    pub(crate) fn forget_put_off(&mut self) {
+        self.votes.retain(|(_, outcome)| *outcome != Outcome::Refused(RefusalReason::PutOff));
     }
 
     /// How many say this.

@@ -71,6 +71,7 @@ fn main() {
             batch,
             administrator: PublicKey([1; 32]),
             other: None,
+            meter: Default::default(),
         };
         println!("{command}: {:?}", counter.execute(&context, command.as_bytes()));
     }

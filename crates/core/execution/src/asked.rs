@@ -55,6 +55,8 @@ pub enum Call {
     SessionEnded,
     /// [`crate::Service::asks_about`].
     AsksAbout,
+    /// [`crate::Service::may_be_put_off`].
+    MayBePutOff,
     /// [`crate::Service::attested`].
     Attested,
     /// [`crate::Service::claims`].
@@ -65,7 +67,7 @@ pub enum Call {
     Segment,
 }
 
-const CALLS: [(Call, &str); 21] = [
+const CALLS: [(Call, &str); 22] = [
     (Call::OnTime, "on_time"),
     (Call::Anticipate, "anticipate"),
     (Call::Execute, "execute"),
@@ -83,6 +85,7 @@ const CALLS: [(Call, &str); 21] = [
     (Call::Footprint, "footprint"),
     (Call::SessionEnded, "session_ended"),
     (Call::AsksAbout, "asks_about"),
+    (Call::MayBePutOff, "may_be_put_off"),
     (Call::Attested, "attested"),
     (Call::Claims, "claims"),
     (Call::Segments, "segments"),

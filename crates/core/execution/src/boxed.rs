@@ -1,5 +1,6 @@
 //! A service of which only its trait is known: the code of a replica is made once, for all services.
 
+use crate::cost::Meter;
 use crate::footprint::Footprint;
 use crate::measure::Measure;
 use crate::restore::RestoreError;
@@ -90,6 +91,10 @@ impl Service for AnyService {
         (**self).asks_about(command)
     }
 
+    fn may_be_put_off(&self, command: &[u8]) -> bool {
+        (**self).may_be_put_off(command)
+    }
+
     fn attested(&self, reply: &[u8]) -> Option<Bytes> {
         (**self).attested(reply)
     }
@@ -102,8 +107,13 @@ impl Service for AnyService {
         (**self).query(command)
     }
 
-    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
-        (**self).query_by(client, command)
+    fn query_by(
+        &self,
+        client: PublicKey,
+        command: &[u8],
+        meter: &Meter,
+    ) -> Option<Result<Bytes, String>> {
+        (**self).query_by(client, command, meter)
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {

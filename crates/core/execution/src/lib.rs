@@ -15,6 +15,7 @@
 mod administration;
 mod asked;
 mod boxed;
+mod cost;
 mod footprint;
 mod genesis;
 mod machine;
@@ -30,6 +31,7 @@ mod terms;
 
 pub use asked::{Asked, Call, ServicePanic, Shown, panic_is_expected};
 pub use boxed::{AnyService, any_service, flip_bit_of};
+pub use cost::{Meter, SESSION_BODIES, TooCostly};
 pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
 pub use machine::{Executed, Machine, Reply, newest_versions};

@@ -9,27 +9,31 @@
 
 use crate::administration::{Administration, Change, Registry};
 use crate::asked::{Asked, Call};
+use crate::cost::{Meter, Spending, beyond};
 use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
 use crate::measure::Measure;
 use crate::outcomes::{sent_back, service_outcome};
 use crate::service::{ExecutionContext, Progress, Release, Service};
-use crate::session::{Admission, Session, Token, Withdrawn};
+use crate::session::{Admission, Session, Token, Withdrawn, body_bytes};
 use crate::sessions::Sessions;
 use crate::snapshot::StateSnapshot;
 use crate::terms::Terms;
 use bytes::Bytes;
+use effects::Effects;
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
-    RefusalReason, SessionId, Slot, Time, Versions, seeded, versions,
+    RefusalReason, SessionId, Slot, Time, Versions, limits, seeded, versions,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use waits::{
     about_number, about_session, confirm, take_back, take_released, too_many_waits, waited,
 };
 
+mod effects;
 mod outside;
 mod waits;
 
@@ -68,10 +72,15 @@ pub struct Reply {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Executed {
     /// A reply for each command of the batch, in order, retries included ([`Outcome::Waits`] for those that wait; under the first rules
-    /// they have none); and one for each command that had waited until this batch.
+    /// they have none); and one for each command that had waited until this batch. Empty after [`Machine::execute_to`].
     pub replies: Vec<Reply>,
     /// The configuration that the batch ordered.
     pub new_configuration: Option<Configuration>,
+    /// What its commands cost by client key, in bytes read and answered beyond their own, or what takes as long ([`crate::Meter`]). Also where the
+    /// rules know no budget.
+    pub costs: BTreeMap<PublicKey, u64>,
+    /// Commands that were put off ([`RefusalReason::PutOff`]).
+    pub put_off: u64,
     /// The batch raised the versions beyond what this program knows: it cannot go on, and the machine is good for nothing
     /// any more. Another program goes on from the same log.
     pub outdated: Option<VersionError>,
@@ -126,18 +135,38 @@ impl<S: Service> Machine<S> {
     /// When `slot` does not follow the last one; and when the service does, with a
     /// [`ServicePanic`](crate::ServicePanic) as payload. The machine is good for nothing then.
     pub fn execute(&mut self, slot: Slot, batch: &Batch) -> Executed {
-        assert_eq!(slot, self.slot.next(), "slots are executed one after the other");
-        let asked = self.asked.clone();
-        asked.execute(slot, batch, || self.execute_batch(slot, batch))
+        let mut replies = Vec::new();
+        let executed = self.execute_to(slot, batch, &mut |reply| replies.push(reply));
+        Executed { replies, ..executed }
     }
 
-    fn execute_batch(&mut self, slot: Slot, batch: &Batch) -> Executed {
+    /// The same, giving each reply as it is made: a batch can have a hundred times as many bytes of replies as a replica has memory.
+    ///
+    /// # Panics
+    /// As [`Machine::execute`].
+    pub fn execute_to(
+        &mut self,
+        slot: Slot,
+        batch: &Batch,
+        give: &mut dyn FnMut(Reply),
+    ) -> Executed {
+        assert_eq!(slot, self.slot.next(), "slots are executed one after the other");
+        let asked = self.asked.clone();
+        asked.execute(slot, batch, || self.execute_batch(slot, batch, give))
+    }
+
+    fn execute_batch(
+        &mut self,
+        slot: Slot,
+        batch: &Batch,
+        give: &mut dyn FnMut(Reply),
+    ) -> Executed {
         self.slot = slot;
         let due = self.due();
         let earlier = if seeded!(TimeGoesBack) { Time(0) } else { self.time };
         self.time = earlier.max(batch.time());
         self.history = self.history.chain(slot, batch.digest());
-        let mut executed = Executed::default();
+        let mut executed = Effects::new(give, Spending::of(batch, self.rules() > 1));
         let mut released = Vec::new();
         self.sessions.stand_still(earlier, self.time, due);
         let told = if seeded!(ServiceTimeOfBatch) { batch.time() } else { self.clock() };
@@ -173,7 +202,7 @@ impl<S: Service> Machine<S> {
             };
             let (session, number) = (frame.session, frame.first_number);
             match outcome {
-                Some(outcome) => executed.replies.push(Reply { session, number, outcome }),
+                Some(outcome) => executed.reply(Reply { session, number, outcome }),
                 None => self.execute_frame(batch.digest(), frame, &mut executed),
             }
             if seeded!(VersionAtOnce) && self.next_terms != self.terms {
@@ -183,7 +212,7 @@ impl<S: Service> Machine<S> {
         if self.next_terms != self.terms {
             executed.outdated = self.go_on_under(self.next_terms).err();
         }
-        executed
+        executed.finish()
     }
 
     /// What was raised in this slot holds from the next one on.
@@ -224,7 +253,7 @@ impl<S: Service> Machine<S> {
         self.terms.versions.rules
     }
 
-    fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
+    fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Effects<'_>) {
         // While a frame is executed no session opens or ends.
         let others = self.standings(frame);
         let Machine { cluster, slot, time, registry, sessions, service, asked, .. } = self;
@@ -235,7 +264,7 @@ impl<S: Service> Machine<S> {
         let clock = sessions.clock(*time);
         let told = clock.unwrap_or(*time);
         let Some(session) = sessions.get_mut(id) else {
-            executed.replies.extend(numbered.map(|(_, n)| reply(n, Outcome::NoSession)));
+            numbered.for_each(|(_, number)| executed.reply(reply(number, Outcome::NoSession)));
             return;
         };
         let before = session.held();
@@ -246,9 +275,13 @@ impl<S: Service> Machine<S> {
         }
         let (cluster, slot, time) = (*cluster, *slot, *time);
         let (mut ended, mut released) = (Vec::new(), Vec::new());
+        let mut account = executed.spending.open(id);
         for (command, number) in numbered {
             let outcome = match session.admit(number) {
-                Admission::Answered(outcome) => outcome,
+                Admission::Answered(outcome) => {
+                    account.charge(beyond(command, 0, body_bytes(&outcome)));
+                    outcome
+                }
                 Admission::Waits if rules > 0 => Outcome::Waits,
                 Admission::Waits => continue,
                 Admission::Fresh if let Some(about) = about_number(rules, command, number) => {
@@ -270,7 +303,7 @@ impl<S: Service> Machine<S> {
                                 let outcome = service_outcome(rules, one.result);
                                 let (outcome, _) = waited(rules, outcome, false);
                                 if session.release(slot, of, outcome.clone(), None) {
-                                    executed.replies.push(reply(of, outcome));
+                                    executed.reply(reply(of, outcome));
                                 }
                             }
                             let withdrawn = session.withdraw(slot, of);
@@ -286,11 +319,21 @@ impl<S: Service> Machine<S> {
                         }
                         _ => (Outcome::Refused(RefusalReason::Malformed), None),
                     };
-                    executed.replies.extend(settled);
+                    settled.into_iter().for_each(|one| executed.reply(one));
                     session.record(slot, clock, number, outcome.clone());
                     outcome
                 }
+                // Nothing is recorded: it may be begun when it is ordered again.
+                Admission::Fresh
+                    if account.is_bounded()
+                        && !(account.may_begin() && session.has_room_for_replies(number))
+                        && may_be_put_off((&*service, asked), command, number) =>
+                {
+                    account.put_off();
+                    Outcome::Refused(RefusalReason::PutOff)
+                }
                 Admission::Fresh => {
+                    let most = if account.is_bounded() { limits::COMMAND_COST } else { u64::MAX };
                     let context = ExecutionContext {
                         slot,
                         time,
@@ -301,11 +344,14 @@ impl<S: Service> Machine<S> {
                         batch,
                         administrator: registry.administrator(),
                         other: others.get(&number).copied(),
+                        meter: Meter::up_to(most),
                     };
                     let of = (&mut *service, &*asked);
                     let admin = Administration { rules, registry, next_terms };
                     let ran = run(of, admin, &context, command, &mut released);
+                    let metered = context.meter.spent();
                     let Some((outcome, change)) = ran else {
+                        account.charge(beyond(command, metered, 0));
                         if session.is_full_of_waits() {
                             // It may have been served as soon as it waited.
                             let outcome = match take_released(&mut released, (id, number)) {
@@ -323,15 +369,17 @@ impl<S: Service> Machine<S> {
                                 }
                             };
                             session.record(slot, clock, number, outcome.clone());
-                            executed.replies.push(reply(number, outcome));
+                            executed.reply(reply(number, outcome));
                             continue;
                         }
                         session.wait(slot, clock, number);
                         if rules > 0 {
-                            executed.replies.push(reply(number, Outcome::Waits));
+                            executed.reply(reply(number, Outcome::Waits));
                         }
                         continue;
                     };
+                    account.charge(beyond(command, metered, body_bytes(&outcome)));
+                    let outcome = executed.share(outcome);
                     session.record(slot, clock, number, outcome.clone());
                     match change {
                         Change::None => {}
@@ -343,10 +391,11 @@ impl<S: Service> Machine<S> {
                     outcome
                 }
             };
-            executed.replies.push(reply(number, outcome));
+            executed.reply(reply(number, outcome));
         }
         let now = session.held();
         sessions.settle(id, before, now);
+        executed.spending.close(account);
         self.release(released, executed);
         for key in ended.into_iter().filter(|_| !seeded!(RevokedSessionsStay)) {
             self.end_sessions(key, executed);
@@ -416,12 +465,23 @@ impl<S: Service> Machine<S> {
     /// not a read and must be ordered, or when the service panics over it.
     #[must_use]
     pub fn query(&self, client: PublicKey, command: &Bytes) -> Option<Outcome> {
+        self.query_within(client, command, &Meter::without_limit())
+    }
+
+    /// The same, with a bound on what it costs, or to know that.
+    #[must_use]
+    pub fn query_within(
+        &self,
+        client: PublicKey,
+        command: &Bytes,
+        meter: &Meter,
+    ) -> Option<Outcome> {
         if !self.is_client(client) {
             return Some(Outcome::Refused(RefusalReason::UnknownClient));
         }
         match Command::from_bytes(command.clone()) {
             Ok(Command::Service(content)) => {
-                let ask = || self.service.query_by(client, &content);
+                let ask = || self.service.query_by(client, &content, meter);
                 let answer = self.asked.reading((Call::Query, self.slot), Some(&content), ask);
                 answer.flatten().map(|result| service_outcome(u16::MAX, result)).map(sent_back)
             }
@@ -562,6 +622,15 @@ impl<S: Service> Machine<S> {
     pub fn snapshot(&self) -> StateSnapshot {
         StateSnapshot::of(self)
     }
+}
+
+/// Whether a command may be refused for now: one of the service that does not say otherwise.
+fn may_be_put_off<S: Service>((service, asked): (&S, &Asked), command: &[u8], number: u64) -> bool {
+    let Some(content) = Command::service_content(command) else { return false };
+    asked.ask(Call::MayBePutOff, number);
+    let may = service.may_be_put_off(content);
+    asked.answered();
+    may
 }
 
 /// Runs one command, whatever its bytes are; `None` if it waits.

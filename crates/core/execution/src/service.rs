@@ -7,6 +7,7 @@
 //! - two services that executed the same commands, or restored the same segments, give snapshots
 //!   with equal segments, byte for byte.
 
+use crate::cost::Meter;
 use crate::footprint::Footprint;
 use crate::manifest::Entry;
 use crate::measure::Measure;
@@ -30,7 +31,7 @@ pub enum Standing {
 }
 
 /// What a command may know besides its bytes and the state (rule E3). Equal on all replicas.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExecutionContext {
     /// The slot in whose batch the command was decided.
     pub slot: Slot,
@@ -51,6 +52,8 @@ pub struct ExecutionContext {
     pub administrator: PublicKey,
     /// How the session stands that the command asks about ([`Service::asks_about`]).
     pub other: Option<Standing>,
+    /// To be told what the command costs, as far as that is not in proportion to its own bytes. The bytes of its reply count by themselves.
+    pub meter: Meter,
 }
 
 impl ExecutionContext {
@@ -209,6 +212,14 @@ pub trait Service: Any + Send {
         None
     }
 
+    /// Whether a command may be refused for now, since its client has used up its share of the slot, or keeps too many bytes of replies: it
+    /// is ordered again then. What ends something that is in others' way had better not be. A function of the state and the command, asked only
+    /// where that is so.
+    fn may_be_put_off(&self, command: &[u8]) -> bool {
+        let _ = command;
+        true
+    }
+
     /// What this reply states to those outside of the group, at most [`perdura_protocol::limits::LEAF_BYTES`] (else nothing), a function of the
     /// reply alone: it goes to the client with the replica's signature ([`perdura_protocol::attestation`]), so that it
     /// can be shown to others. Asked of replies to ordered commands only, and not of offers, which may be taken back. A panic is taken for nothing.
@@ -233,9 +244,15 @@ pub trait Service: Any + Send {
         None
     }
 
-    /// The same for the client with this key, in a service that asks who reads.
-    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
-        let _ = client;
+    /// The same for the client with this key, in a service that asks who reads, or that can read far more than it answers: `meter` is told of
+    /// that.
+    fn query_by(
+        &self,
+        client: PublicKey,
+        command: &[u8],
+        meter: &Meter,
+    ) -> Option<Result<Bytes, String>> {
+        let _ = (client, meter);
         self.query(command)
     }
 

@@ -36,6 +36,7 @@
 //! What executes renews its session, and so does [`Command::Renew`](perdura_protocol::Command::Renew), under a number of its own range that has to
 //! be larger than all before: what is proposed again keeps no session alive.
 
+use crate::cost::SESSION_BODIES;
 use crate::manifest::Entry;
 use bytes::Bytes;
 use perdura_protocol::codec::{encode_count, encode_list};
@@ -117,7 +118,8 @@ pub(crate) enum Withdrawn {
 /// What is executed within this time of a renewal counts as done with it, so that not every frame moves the session's end.
 const RENEWED_MS: u64 = 1_000;
 
-fn body_bytes(outcome: &Outcome) -> usize {
+/// What an outcome counts for among cached replies.
+pub(crate) fn body_bytes(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Service(reply) | Outcome::Told(reply) => reply.len(),
         Outcome::Waited { outcome, .. } => body_bytes(outcome),
@@ -255,6 +257,11 @@ impl Session {
     /// Whether no command more of it may wait.
     pub(crate) fn is_full_of_waits(&self) -> bool {
         self.is_timed() && self.waiting.len() + self.results.len() >= limits::SESSION_WAITS
+    }
+
+    /// Whether the reply to this number can be kept beside those that are. The lowest that the client has no reply to always goes on.
+    pub(crate) fn has_room_for_replies(&self, number: u64) -> bool {
+        self.reply_bytes < SESSION_BODIES || number == self.acked_below.max(1)
     }
 
     /// Below this number the client asks for nothing any more.

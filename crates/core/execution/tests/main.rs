@@ -1,6 +1,7 @@
 //! The machine around a service.
 
 mod administration;
+mod cost;
 mod offers;
 mod outside;
 mod panics;

@@ -374,7 +374,7 @@ fn echo(refuse: u8, kib: u16) -> Bytes {
 
 #[test]
 fn cached_replies_are_bounded_in_bytes() {
-    let mut replica = Replica::around(Echo);
+    let mut replica = Replica::of_rules_1(Echo);
     let alice = session(ALICE, 5);
     replica.open(alice);
     let mebibyte = Outcome::Service(vec![7; 1 << 20].into());
@@ -399,7 +399,7 @@ fn cached_replies_are_bounded_in_bytes() {
 /// without a body cost nothing and stay.
 #[test]
 fn refusals_count_by_their_text_and_short_answers_stay() {
-    let mut replica = Replica::around(Echo);
+    let mut replica = Replica::of_rules_1(Echo);
     let alice = session(ALICE, 5);
     replica.open(alice);
     let (empty, terse) = (Outcome::Service(Bytes::new()), replica.one(alice, 1, &echo(1, 0)));
@@ -435,7 +435,7 @@ fn an_acknowledgement_alone_changes_the_state() {
 
 #[test]
 fn a_client_with_many_sessions_has_no_more_replies_cached_than_its_key_may() {
-    let mut replica = Replica::around(Echo);
+    let mut replica = Replica::of_rules_1(Echo);
     let sessions = limits::CLIENT_REPLY_BYTES / limits::SESSION_REPLY_BYTES + 2;
     let mebibyte = Outcome::Service(vec![7; 1 << 20].into());
     for nonce in 0..sessions as u64 {
@@ -461,7 +461,7 @@ fn a_client_with_many_sessions_has_no_more_replies_cached_than_its_key_may() {
 /// One reply may take the place of several, in more than one session.
 #[test]
 fn as_many_sessions_give_their_replies_as_a_new_one_needs() {
-    let mut replica = Replica::around(Echo);
+    let mut replica = Replica::of_rules_1(Echo);
     let full = (limits::CLIENT_REPLY_BYTES / limits::SESSION_REPLY_BYTES) as u64 - 1;
     let of = |nonce| session(ALICE, nonce);
     for nonce in 0..2 {
@@ -491,7 +491,7 @@ fn as_many_sessions_give_their_replies_as_a_new_one_needs() {
 
 #[test]
 fn replies_and_refusals_fit_the_codec() {
-    let mut replica = Replica::around(Echo);
+    let mut replica = Replica::of_rules_1(Echo);
     let alice = session(ALICE, 5);
     replica.open(alice);
     let large = Outcome::TooLarge { bytes: 8192 * 1024 };

@@ -219,6 +219,12 @@ pub enum RefusalReason {
         "it was withdrawn while it waited: its client gave it up, was not heard of for 10 s, or did not take within 1 s what it was handed"
     )]
     Withdrawn,
+    /// Not now: its client has used up its share of the slot, its session keeps too many bytes of replies, or this is so of a command before
+    /// it. Nothing was remembered of it, and it may be carried out when it is ordered again. From version 2 of the rules on.
+    #[error(
+        "its client asked for more at once than its share, or has not acknowledged what it was answered"
+    )]
+    PutOff,
 }
 
 impl Command {
@@ -452,6 +458,7 @@ impl Encode for RefusalReason {
                 from.encode(out);
             }
             RefusalReason::Withdrawn => out.push(7),
+            RefusalReason::PutOff => out.push(8),
         }
     }
 }
@@ -470,6 +477,7 @@ impl Decode for RefusalReason {
                 from: Decode::decode(reader)?,
             },
             7 => RefusalReason::Withdrawn,
+            8 => RefusalReason::PutOff,
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

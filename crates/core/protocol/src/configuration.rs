@@ -519,7 +519,7 @@ mod tests {
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             service: ServiceName::literal("kv"),
-            versions: Versions::NEW,
+            versions: Versions { rules: 1, service: 1 },
             administrator: PublicKey([9; 32]),
             map: None,
         };

@@ -99,6 +99,8 @@ bugs! {
 
     WindowUnbounded "window-unbounded" "A6"
         "Votes about any slot are kept, however far ahead."
+    ShareIgnored "share-ignored" "A6"
+        "A client key that has used up its share of a slot goes on in it."
     QueriesUnlimited "queries-unlimited" "A6"
         "Every query for states is answered, and makes votes be repeated, however many there are."
 

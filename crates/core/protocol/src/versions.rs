@@ -9,8 +9,9 @@ use std::fmt;
 
 /// The newest version of the core's rules of execution that this program knows. 0: the rules and the manifest's encoding as of
 /// 0.1.0. 1: the manifest and the
-/// core of the state have their fields by name, which name the versions and the state's limit.
-pub const RULES: u16 = 1;
+/// core of the state have their fields by name, which name the versions and the state's limit. 2: what the commands of a slot cost is bounded, and
+/// each client key has a share of it ([`RefusalReason::PutOff`](crate::RefusalReason::PutOff)).
+pub const RULES: u16 = 2;
 
 /// Bytes of a service's name, at most.
 const NAME_BYTES: usize = 48;

@@ -504,7 +504,8 @@ fn a_newer_programs_state_ends_a_replica_only_if_it_is_certified() {
     for rules in [false, true] {
         assert_eq!(halts_on(rules, false), None);
         let why = halts_on(rules, true).expect("it cannot go on");
-        assert!(why.contains(if rules { "up to 1; update" } else { "\"colour\"" }), "{why}");
+        let newest = format!("up to {}; update", perdura_protocol::versions::RULES);
+        assert!(why.contains(if rules { &newest } else { "\"colour\"" }), "{why}");
     }
 }
 

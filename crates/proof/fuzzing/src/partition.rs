@@ -34,6 +34,7 @@ fn context() -> ExecutionContext {
         batch: Digest::ZERO,
         administrator: SecretKey::from_seed(SCHEME, [200; 32]).public(),
         other: Some(Standing::Open),
+        meter: Default::default(),
     }
 }
 

@@ -7,24 +7,27 @@ use perdura_execution::{ExecutionContext, Service};
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_store::{Operation, Store, StoreCommand, StoreReply, Transaction};
 
-const CONTEXT: ExecutionContext = ExecutionContext {
-    slot: Slot(1),
-    time: Time(1),
-    clock: Time(1),
-    session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
-    number: 1,
-    cluster: ClusterId([1; 16]),
-    batch: Digest::ZERO,
-    administrator: PublicKey([200; 32]),
-    other: None,
-};
+fn context() -> ExecutionContext {
+    ExecutionContext {
+        slot: Slot(1),
+        time: Time(1),
+        clock: Time(1),
+        session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
+        number: 1,
+        cluster: ClusterId([1; 16]),
+        batch: Digest::ZERO,
+        administrator: PublicKey([200; 32]),
+        other: None,
+        meter: Default::default(),
+    }
+}
 
 fn store() -> Store {
     let mut store = Store::new(1 << 20);
     for key in ["a", "b", "c"] {
         let (key, value) = (Bytes::from_static(key.as_bytes()), Bytes::from_static(b"value"));
         let put = StoreCommand::Put { key, value }.to_bytes();
-        store.execute(&CONTEXT, &put).expect("a small put fits");
+        store.execute(&context(), &put).expect("a small put fits");
     }
     store
 }
@@ -36,7 +39,7 @@ pub fn command(data: &[u8]) -> bool {
     let decoded = Memory::FRAME.hold(data.len(), || StoreCommand::decode(data));
     let _ = store.footprint(data);
     let queried = store.query(data);
-    let executed = store.execute(&CONTEXT, data);
+    let executed = store.execute(&context(), data);
     let Ok(decoded) = decoded else {
         assert!(executed.is_err(), "carried out, and does not decode");
         return false;
@@ -98,7 +101,7 @@ pub fn commands() -> Vec<Seed> {
 
 pub fn replies() -> Vec<Seed> {
     let reply = |command: &StoreCommand| {
-        store().execute(&CONTEXT, &command.to_bytes()).expect("within the limits").to_vec()
+        store().execute(&context(), &command.to_bytes()).expect("within the limits").to_vec()
     };
     let mut seeds: Vec<Seed> =
         all().iter().map(|(name, command)| (*name, reply(command))).collect();
@@ -107,11 +110,11 @@ pub fn replies() -> Vec<Seed> {
     for key in 0..=255u8 {
         let (key, value) = (Bytes::copy_from_slice(&[key]), Bytes::new());
         let put = StoreCommand::Put { key, value }.to_bytes();
-        store.execute(&CONTEXT, &put).expect("a small put fits");
+        store.execute(&context(), &put).expect("a small put fits");
     }
     let range = Operation::ReadRange { start: Bytes::new(), end: None, limit: 300, reverse: false };
     let ranges = StoreCommand::Transaction(Transaction { operations: vec![range; 8] });
-    let reply = store.execute(&CONTEXT, &ranges.to_bytes()).expect("within the limits");
+    let reply = store.execute(&context(), &ranges.to_bytes()).expect("within the limits");
     seeds.push(("many_small_entries", reply.to_vec()));
     seeds
 }

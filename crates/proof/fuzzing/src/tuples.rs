@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Release, Service};
+use perdura_execution::{ExecutionContext, Meter, Release, Service};
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_tuples::{
     Access, Entry, Field, Float, Kind, Operation, Pattern, SpaceOptions, Template, Tuple,
@@ -12,17 +12,20 @@ use perdura_tuples::{
 
 const CLIENT: PublicKey = PublicKey([1; 32]);
 
-const CONTEXT: ExecutionContext = ExecutionContext {
-    slot: Slot(1),
-    time: Time(1000),
-    clock: Time(1000),
-    session: SessionId { client: CLIENT, nonce: 1 },
-    number: 1,
-    cluster: ClusterId([1; 16]),
-    batch: Digest::ZERO,
-    administrator: PublicKey([200; 32]),
-    other: None,
-};
+fn context() -> ExecutionContext {
+    ExecutionContext {
+        slot: Slot(1),
+        time: Time(1000),
+        clock: Time(1000),
+        session: SessionId { client: CLIENT, nonce: 1 },
+        number: 1,
+        cluster: ClusterId([1; 16]),
+        batch: Digest::ZERO,
+        administrator: PublicKey([200; 32]),
+        other: None,
+        meter: Default::default(),
+    }
+}
 
 fn on(space: &str, operation: Operation) -> TupleCommand {
     TupleCommand::On { space: space.into(), operation }
@@ -48,7 +51,7 @@ fn spaces() -> TupleSpaces {
         Operation::Out(Entry { take: Access::only(vec![CLIENT]), ..Entry::new(pair("x", 3)) }),
     ] {
         let command = on("s", operation).to_bytes();
-        spaces.execute(&CONTEXT, &command).expect("an empty state has room");
+        spaces.execute(&context(), &command).expect("an empty state has room");
     }
     spaces
 }
@@ -59,8 +62,8 @@ pub fn command(data: &[u8]) -> bool {
     let mut spaces = spaces();
     let decoded = Memory::FRAME.hold(data.len(), || TupleCommand::decode(data));
     let _ = spaces.footprint(data);
-    let queried = spaces.query_by(CLIENT, data);
-    let executed = spaces.execute(&CONTEXT, data);
+    let queried = spaces.query_by(CLIENT, data, &Meter::default());
+    let executed = spaces.execute(&context(), data);
     assert_eq!(spaces.waiters(), [], "who does not wait leaves no trace");
     let Ok(decoded) = decoded else {
         assert!(executed.is_err(), "carried out, and does not decode");
@@ -95,7 +98,7 @@ pub fn segment(data: &[u8]) -> bool {
     // Of a session that the state knows nothing of: no number executes twice.
     let session = SessionId { client: PublicKey([9; 32]), nonce: 9 };
     for (number, (_, command)) in (100..).zip(all()) {
-        let context = ExecutionContext { session, number, ..CONTEXT };
+        let context = ExecutionContext { session, number, ..context() };
         spaces.execute_or_wait(&context, &command.to_bytes(), &mut released);
     }
     while let Some(due) = spaces.due() {
@@ -167,7 +170,7 @@ fn all() -> Vec<(&'static str, TupleCommand)> {
         ("finish", on("s", Operation::Finish { number: 1, token: 2 })),
         ("add", on("s", Operation::Add { fields: counter, amount: -3 })),
         ("waits", on("s", Operation::Waits { after: 0, limit: 9 })),
-        ("end_wait", on("s", Operation::EndWait { session: CONTEXT.session, number: 1 })),
+        ("end_wait", on("s", Operation::EndWait { session: context().session, number: 1 })),
         ("break", on("s", Operation::Break { number: 2 })),
         ("delete", on("s", Operation::Delete)),
     ]
@@ -180,7 +183,7 @@ pub fn commands() -> Vec<Seed> {
 pub fn replies() -> Vec<Seed> {
     let mut spaces = spaces();
     let reply = |(name, command): (&'static str, TupleCommand)| {
-        let reply = spaces.execute(&CONTEXT, &command.to_bytes()).ok()?;
+        let reply = spaces.execute(&context(), &command.to_bytes()).ok()?;
         Some((name, reply.to_vec()))
     };
     all().into_iter().filter_map(reply).collect()
@@ -191,14 +194,14 @@ pub fn segments() -> Vec<Seed> {
     let mut larger = spaces();
     for (name, command) in all() {
         if name != "delete" && name != "out_all" {
-            let _ = larger.execute(&CONTEXT, &command.to_bytes());
+            let _ = larger.execute(&context(), &command.to_bytes());
         }
     }
     let mut waited = spaces();
     for number in 1..4 {
         let wait =
             Operation::In { template: Template { fields: vec![Pattern::Any; 3] }, wait_ms: number };
-        let context = ExecutionContext { number, ..CONTEXT };
+        let context = ExecutionContext { number, ..context() };
         waited.execute_or_wait(&context, &on("s", wait).to_bytes(), &mut Vec::new());
     }
     vec![
@@ -223,7 +226,7 @@ fn held() -> TupleSpaces {
         Operation::Lease { template: Template::of(&["two".into()]), lease_ms: 5, wait_ms: 70 },
     ];
     for (number, operation) in (1..).zip(operations) {
-        let context = ExecutionContext { number, ..CONTEXT };
+        let context = ExecutionContext { number, ..context() };
         held.execute_or_wait(&context, &on("s", operation).to_bytes(), &mut Vec::new());
     }
     held

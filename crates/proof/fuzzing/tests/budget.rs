@@ -67,7 +67,7 @@ const BUDGETS: [Budget; 5] = [
             counted: 200,
         },
         allocations: 6.73,
-        allocated_bytes: 4908.0,
+        allocated_bytes: 4300.0,
         link_allocated_bytes: 1691.0,
         wire_bytes: 1704.0,
         link_allocations: 17.9,

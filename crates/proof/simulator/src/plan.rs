@@ -155,21 +155,21 @@ fn draw_service(seed: u64) -> ServiceKind {
     }
 }
 
-/// Those of clusters of 0.1.0 in one run of four. From a stream of its own too.
+/// Those of clusters of 0.1.0 in one run of four, and those without a bound on what a slot costs in one of four. From a stream of its own too.
 fn draw_versions(seed: u64) -> Versions {
     *Random::new(seed).fork("versions").pick(&[
         Versions::FIRST,
-        Versions::NEW,
+        Versions { rules: 1, service: 1 },
         Versions::NEW,
         Versions::NEW,
     ])
 }
 
-/// With which version of the service a run of tuple spaces starts: in half of them with the newest, which needs newer rules than the first.
+/// With which version of its service a run starts: mostly with the newest, which needs newer rules than the first.
 /// From a stream of its own too.
 fn draw_service_version(seed: u64, versions: Versions) -> Versions {
     let newest = crate::witness::NEWEST;
-    let service = *Random::new(seed).fork("version of spaces").pick(&[1, newest, newest]);
+    let service = *Random::new(seed).fork("version of the service").pick(&[1, newest, newest]);
     if versions.rules == 0 { versions } else { Versions { service, ..versions } }
 }
 
@@ -446,8 +446,8 @@ impl Plan {
             attack_us: (length_us / 50).clamp(100_000, 2_000_000),
         };
         plan.mode = options.mode.unwrap_or(plan.mode);
+        plan.versions = draw_service_version(options.seed, plan.versions);
         if plan.service == ServiceKind::TupleSpaces {
-            plan.versions = draw_service_version(options.seed, plan.versions);
             plan.chaos.kinds |= OF_CLIENTS.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
         }
         plan.scheme = options.scheme.unwrap_or(plan.scheme);

@@ -341,6 +341,7 @@ impl Report {
             (Mark::DecisionsBesideState, agreement.decisions_beside_state),
             (Mark::HeldInVain, agreement.held_in_vain),
             (Mark::DiskLagged, agreement.disk_lags),
+            (Mark::CommandPutOff, counters.put_off),
         ] {
             if count > 0 {
                 *self.marks.entry(mark).or_default() += count;

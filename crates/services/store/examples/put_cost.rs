@@ -56,6 +56,7 @@ fn store_alone(load: Load, snapshots: bool) {
         batch: Digest::ZERO,
         administrator: SESSION.client,
         other: None,
+        meter: Default::default(),
     };
     let mut store = Store::new(u64::MAX);
     let mut held = None;

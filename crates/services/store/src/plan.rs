@@ -9,7 +9,7 @@ use crate::map::SegmentMap;
 use crate::reply::{OperationResult, TransactionResult};
 use crate::segment::entry_bytes;
 use bytes::Bytes;
-use perdura_execution::StateLimit;
+use perdura_execution::{Meter, StateLimit, TooCostly};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -79,13 +79,28 @@ enum Stop {
     Failed,
     /// Its results do not fit a reply.
     TooMuch,
+    /// It takes more work than a command may.
+    TooCostly(TooCostly),
 }
 
+impl From<TooCostly> for Stop {
+    fn from(error: TooCostly) -> Stop {
+        Stop::TooCostly(error)
+    }
+}
+
+/// What an entry of a range counts for besides its bytes.
+const ENTRY_STEP: usize = 16;
+
 impl Plan {
-    /// Evaluates `transaction`, which is within the limits.
-    pub(crate) fn of(map: &SegmentMap, transaction: &Transaction) -> Result<Plan, String> {
+    /// Evaluates `transaction`, which is within the limits. Charged is what it reads, and again what it answers.
+    pub(crate) fn of(
+        map: &SegmentMap,
+        transaction: &Transaction,
+        meter: &Meter,
+    ) -> Result<Plan, String> {
         let (changes, seen) = (BTreeMap::new(), Seen::default());
-        let mut view = View { map, changes, seen, budget: limits::RESULT_BYTES };
+        let mut view = View { map, changes, seen, budget: limits::RESULT_BYTES, meter };
         let operations = &transaction.operations;
         if map.looks_ahead() {
             let ranges: Vec<_> = operations.iter().filter_map(range_of).collect();
@@ -105,6 +120,7 @@ impl Plan {
             match view.run(operation) {
                 Ok(result) => results.push(result),
                 Err(Stop::Failed) => return Ok(Plan::failed(index)),
+                Err(Stop::TooCostly(error)) => return Err(error.into()),
                 Err(Stop::TooMuch) => {
                     return Err(format!(
                         "the transaction reads more than {} bytes; read less at once",
@@ -148,6 +164,7 @@ struct View<'a> {
     seen: Seen,
     /// Bytes of results that may still be given.
     budget: usize,
+    meter: &'a Meter,
 }
 
 impl View<'_> {
@@ -162,12 +179,15 @@ impl View<'_> {
         match operation {
             Operation::Cmp { .. } => Ok(OperationResult::Compared),
             Operation::Read { key } => {
+                let bytes = self.get(key).map_or(0, <[u8]>::len);
+                self.meter.charge(bytes)?;
+                self.spend(bytes)?;
                 let value = self.get(key).map(Bytes::copy_from_slice);
-                self.spend(value.as_ref().map_or(0, Bytes::len))?;
                 Ok(OperationResult::Value(value))
             }
             Operation::ReadRange { start, end, limit, reverse } => {
                 let (entries, cut) = self.read_range(start, end.as_deref(), *limit, *reverse);
+                self.meter.charge(entries.framed_bytes() + ENTRY_STEP * entries.len())?;
                 self.spend(entries.framed_bytes())?;
                 let more = cut.is_some();
                 let range = Interval { start: start.clone(), end: end.clone() };

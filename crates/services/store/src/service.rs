@@ -10,11 +10,14 @@ use crate::plan::Plan;
 use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{
-    Entry, ExecutionContext, FailingMemory, Footprint, Measure, Release, RestoreError, Service,
-    Snapshot, StateLimit,
+    Entry, ExecutionContext, FailingMemory, Footprint, Measure, Meter, Release, RestoreError,
+    Service, Snapshot, StateLimit,
 };
 use perdura_protocol::{Encode, PublicKey, SessionId, Time, seeded};
 use std::sync::Arc;
+
+/// The newest version of the store's rules. 2: what a partition remembers, and holds for what is pending, is bounded by client key, whoever causes it.
+const VERSION: u16 = 2;
 
 /// The store of one replica.
 #[derive(Debug)]
@@ -118,18 +121,18 @@ impl Store {
         }
     }
 
-    fn read(&self, transaction: &Transaction) -> Result<Bytes, String> {
-        let plan = Plan::of(&self.map, transaction)?;
+    fn read(&self, transaction: &Transaction, meter: &Meter) -> Result<Bytes, String> {
+        let plan = Plan::of(&self.map, transaction, meter)?;
         let blocked = self.blocked(transaction, &plan)?;
         Ok(blocked.unwrap_or_else(|| StoreReply::Transaction(plan.result).to_bytes()))
     }
 
-    fn query_partition(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+    fn query_partition(&self, command: &[u8], meter: &Meter) -> Option<Result<Bytes, String>> {
         let partition = self.partition.as_ref()?;
         match PartitionCommand::read(command) {
             Ok(command) if !command.is_read() => None,
             Ok(PartitionCommand::Validate { since, operations }) => {
-                let reply = partition.validate(&self.map, since, &operations);
+                let reply = partition.validate(&self.map, since, &operations, meter);
                 Some(reply.map(|reply| reply.to_bytes()))
             }
             Ok(command) => Some(partition.query(&command).map(|reply| reply.to_bytes())),
@@ -137,8 +140,26 @@ impl Store {
         }
     }
 
-    fn transact(&mut self, transaction: &Transaction) -> Result<Bytes, String> {
-        let plan = Plan::of(&self.map, transaction)?;
+    /// Answers what only reads.
+    fn answer(&self, command: &[u8], meter: &Meter) -> Option<Result<Bytes, String>> {
+        if self.partition.is_some() && is_of_partition(command) {
+            return self.query_partition(command, meter);
+        }
+        match Request::decode(command) {
+            Ok(request @ Request::Get { key }) => Some(match self.hindrance(&request) {
+                Ok(hindrance) => Ok(hindrance.unwrap_or_else(|| found(self.map.get(key)))),
+                Err(error) => Err(error),
+            }),
+            Ok(Request::Transaction(transaction)) if transaction.is_read() => {
+                Some(self.read(&transaction, meter))
+            }
+            Ok(_) => None,
+            Err(error) => Some(Err(error.to_string())),
+        }
+    }
+
+    fn transact(&mut self, transaction: &Transaction, meter: &Meter) -> Result<Bytes, String> {
+        let plan = Plan::of(&self.map, transaction, meter)?;
         if let Some(blocked) = self.blocked(transaction, &plan)? {
             self.note_blocked();
             return Ok(blocked);
@@ -228,13 +249,11 @@ impl Service for Store {
             partition.enter(context.slot);
             if is_of_partition(command) {
                 let command = PartitionCommand::read(command)?;
-                let ExecutionContext { session, administrator, other, .. } = *context;
+                let ExecutionContext { session, administrator, other, time, .. } = *context;
                 let entries = Entries { map: &mut self.map, limit: self.limit };
-                let reply = partition.execute(
-                    entries,
-                    &Asker { session, administrator, standing: other },
-                    command,
-                )?;
+                let asker =
+                    Asker { session, administrator, standing: other, meter: &context.meter, time };
+                let reply = partition.execute(entries, &asker, command)?;
                 return Ok(reply.to_bytes());
             }
             partition.admit(context.session.client)?;
@@ -259,35 +278,32 @@ impl Service for Store {
                 self.note_change(key);
                 Ok(deleted(self.map.remove(key)))
             }
-            Request::Transaction(transaction) => self.transact(&transaction),
+            Request::Transaction(transaction) => self.transact(&transaction, &context.meter),
         }
     }
 
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
-        if self.partition.is_some() && is_of_partition(command) {
-            return self.query_partition(command);
-        }
-        match Request::decode(command) {
-            Ok(request @ Request::Get { key }) => Some(match self.hindrance(&request) {
-                Ok(hindrance) => Ok(hindrance.unwrap_or_else(|| found(self.map.get(key)))),
-                Err(error) => Err(error),
-            }),
-            Ok(Request::Transaction(transaction)) if transaction.is_read() => {
-                Some(self.read(&transaction))
-            }
-            Ok(_) => None,
-            Err(error) => Some(Err(error.to_string())),
-        }
+        self.answer(command, &Meter::without_limit())
     }
 
-    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
+    fn query_by(
+        &self,
+        client: PublicKey,
+        command: &[u8],
+        meter: &Meter,
+    ) -> Option<Result<Bytes, String>> {
         if let Some(partition) = &self.partition
             && !is_of_partition(command)
             && let Err(error) = partition.admit(client)
         {
             return Some(Err(error));
         }
-        self.query(command)
+        self.answer(command, meter)
+    }
+
+    fn may_be_put_off(&self, command: &[u8]) -> bool {
+        let partition = self.partition.as_ref().filter(|_| is_of_partition(command));
+        partition.is_none_or(|partition| partition.may_be_put_off(command))
     }
 
     fn on_time(&mut self, clock: Time, _: &mut Vec<Release>) {
@@ -332,6 +348,16 @@ impl Service for Store {
     fn state_bytes(&self) -> u64 {
         let book = self.partition.as_ref().map_or(0, |partition| partition.book().bytes());
         self.map.bytes() + book
+    }
+
+    fn newest_version(&self) -> u16 {
+        VERSION
+    }
+
+    fn set_version(&mut self, version: u16) {
+        if let Some(partition) = &mut self.partition {
+            partition.set_version(version);
+        }
     }
 
     fn set_state_limit(&mut self, limit: StateLimit) {

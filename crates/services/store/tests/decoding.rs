@@ -34,7 +34,7 @@ fn garbage_never_panics() {
             garbage[2..].iter_mut().take(6).for_each(|byte| *byte = 0);
         }
         check(&garbage);
-        let refused = store.execute(&CONTEXT, &garbage).is_err();
+        let refused = store.execute(&context(), &garbage).is_err();
         assert_eq!(refused, StoreCommand::decode(&garbage).is_err());
         let _ = store.query(&garbage);
         let _ = store.footprint(&garbage);

@@ -155,7 +155,7 @@ fn refused(command: &StoreCommand, expected: &CommandError) {
     let mut store = store();
     let before = segments(&store);
     assert_eq!(command.validate().as_ref(), Err(expected));
-    let refusal = store.execute(&CONTEXT, &command.to_bytes()).unwrap_err();
+    let refusal = store.execute(&context(), &command.to_bytes()).unwrap_err();
     assert_eq!(refusal, expected.to_string());
     if let StoreCommand::Get { .. } = command {
         assert_eq!(store.query(&command.to_bytes()), Some(Err(expected.to_string())));

@@ -16,7 +16,7 @@ use crate::search::Search;
 use crate::space::{Contents, Space, end_of};
 use crate::tuple::{Template, claim_hash, split};
 use crate::waiting::{self, Head, Sought};
-use perdura_execution::Release;
+use perdura_execution::{Meter, Release};
 use perdura_protocol::{Encode, PublicKey, Time, seeded};
 use perdura_store::SegmentMap;
 use std::collections::BTreeSet;
@@ -91,7 +91,7 @@ impl Spaces {
 
     pub(crate) fn claim(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         (key, entry): (u8, &Entry),
         wait_ms: u64,
@@ -100,7 +100,7 @@ impl Spaces {
         admit(&space.options().insert, caller.client(), "insert")?;
         admit(&space.options().read, caller.client(), "read")?;
         let contents = &mut space.contents;
-        let is_had = self.is_had(contents, key, entry, caller.now)?;
+        let is_had = self.is_had(contents, (key, entry), caller.now, caller.meter)?;
         let fields = split(entry.tuple.raw());
         // Who waits for what has ended and is not removed yet is not overtaken.
         if !is_had && first(&self.map, contents.id, key, &fields).is_none() {
@@ -116,7 +116,13 @@ impl Spaces {
     }
 
     /// Whether a tuple has a claim's key, whoever may read it.
-    fn is_had(&self, space: &Contents, key: u8, entry: &Entry, now: Now) -> Result<bool, String> {
+    fn is_had(
+        &self,
+        space: &Contents,
+        (key, entry): (u8, &Entry),
+        now: Now,
+        meter: &Meter,
+    ) -> Result<bool, String> {
         let template = Template::of_key(&entry.tuple, key);
         // Nobody is asked for.
         let client = PublicKey([0; 32]);
@@ -129,6 +135,7 @@ impl Spaces {
             now: Some(now),
             holds: self.has_holds(space),
             leaving: true,
+            meter,
         };
         search.any().map_err(|stop| stop.text())
     }
@@ -144,7 +151,7 @@ impl Spaces {
         for (_, place) in gone {
             // All who wait for one key are told alike whether it is had.
             let (_, key, entry) = claim(&self.map, &place);
-            let is_had = self.is_had(space, key, &entry, Now::of(clock));
+            let is_had = self.is_had(space, (key, &entry), Now::of(clock), &Meter::default());
             if is_had == Ok(true) {
                 continue;
             }

@@ -271,7 +271,7 @@ impl Spaces {
 
     pub(crate) fn lease(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         template: &Template,
         lease_ms: u64,
@@ -310,7 +310,7 @@ impl Spaces {
     /// Whether the client has this tuple under this lease.
     fn has_leased(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &Contents,
         number: u64,
         token: u64,
@@ -324,7 +324,7 @@ impl Spaces {
 
     pub(crate) fn finish(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Contents,
         number: u64,
         token: u64,
@@ -341,7 +341,7 @@ impl Spaces {
 
     pub(crate) fn hand_back(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Contents,
         number: u64,
         token: u64,
@@ -371,7 +371,7 @@ impl Spaces {
 
     pub(crate) fn extend(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &Contents,
         number: u64,
         token: u64,

@@ -84,7 +84,7 @@ impl Spaces {
 
     pub(crate) fn break_tuple(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         number: u64,
         released: &mut Vec<Release>,
@@ -119,7 +119,7 @@ impl Spaces {
     /// Adds to a counter.
     pub(crate) fn add(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         fields: &Tuple,
         amount: i64,

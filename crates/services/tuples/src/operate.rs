@@ -13,7 +13,7 @@ use crate::space::{Contents, Space, cost, end_of, lease_cost, put};
 use crate::tuple::Template;
 use crate::waiting::{self, Sought};
 use bytes::Bytes;
-use perdura_execution::{Release, StateLimit};
+use perdura_execution::{Meter, Release, StateLimit};
 use perdura_protocol::{Decode, Encode, PublicKey, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
@@ -48,13 +48,15 @@ impl Now {
 
 /// Who asks, and when.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct Caller<'a> {
     pub session: SessionId,
     pub number: u64,
     pub now: Now,
+    /// Of what it costs.
+    pub meter: &'a Meter,
 }
 
-impl Caller {
+impl Caller<'_> {
     pub(crate) fn client(self) -> PublicKey {
         self.session.client
     }
@@ -151,7 +153,7 @@ impl Spaces {
     /// What an operation gives; `None` if it waits.
     pub(crate) fn operate(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         name: &str,
         operation: &Operation,
         released: &mut Vec<Release>,
@@ -227,7 +229,7 @@ impl Spaces {
 
     fn run(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         operation: &Operation,
         released: &mut Vec<Release>,
@@ -265,7 +267,7 @@ impl Spaces {
             | Operation::Rdp(_)
             | Operation::RdAll { .. }
             | Operation::Waits { .. } => self
-                .read(client, Some(caller.now), space, operation)
+                .read((client, caller.meter), Some(caller.now), space, operation)
                 .map_err(|unread| match unread {
                     Unread::Refused(text) => text,
                     Unread::Timeless => Stop::Timeless.text(),
@@ -347,7 +349,7 @@ impl Spaces {
     /// The oldest match, which goes if it is to be taken.
     fn find(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         purpose: Purpose,
         template: &Template,
@@ -368,7 +370,7 @@ impl Spaces {
 
     fn find_or_wait(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         purpose: Purpose,
         template: &Template,
@@ -384,19 +386,29 @@ impl Spaces {
 
     pub(crate) fn search<'a>(
         &'a self,
-        caller: Caller,
+        caller: Caller<'a>,
         space: &'a Contents,
         template: &'a Template,
         purpose: Purpose,
     ) -> Search<'a> {
-        let (client, now) = (caller.client(), Some(caller.now));
+        let (client, now, meter) = (caller.client(), Some(caller.now), caller.meter);
         let holds = self.has_holds(space);
-        Search { map: &self.map, space, template, client, purpose, now, holds, leaving: false }
+        Search {
+            map: &self.map,
+            space,
+            template,
+            client,
+            purpose,
+            now,
+            holds,
+            leaving: false,
+            meter,
+        }
     }
 
     fn out_all(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         entries: &[Entry],
         released: &mut Vec<Release>,
@@ -414,7 +426,7 @@ impl Spaces {
 
     fn cas(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         template: &Template,
         entry: &Entry,
@@ -434,7 +446,7 @@ impl Spaces {
 
     fn replace(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         template: &Template,
         entry: &Entry,
@@ -456,7 +468,7 @@ impl Spaces {
 
     fn renew(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Space,
         number: u64,
         lease_ms: Option<u64>,
@@ -488,7 +500,7 @@ impl Spaces {
     /// Answers an operation that only reads. A read that is not ordered has no time.
     pub(crate) fn read(
         &self,
-        client: PublicKey,
+        (client, meter): (PublicKey, &Meter),
         now: Option<Now>,
         space: &Space,
         operation: &Operation,
@@ -497,7 +509,7 @@ impl Spaces {
         let holds = self.has_holds(&space.contents);
         let search = |template| {
             let (map, space, purpose) = (&self.map, &space.contents, Purpose::Read);
-            Search { map, space, template, client, purpose, now, holds, leaving: false }
+            Search { map, space, template, client, purpose, now, holds, leaving: false, meter }
         };
         match operation {
             Operation::Describe => Ok(TupleReply::Described(SpaceDescription {
@@ -524,7 +536,7 @@ impl Spaces {
     /// A read outside the order of commands; `None` when it has to be ordered.
     pub(crate) fn query(
         &self,
-        client: PublicKey,
+        (client, meter): (PublicKey, &Meter),
         name: &str,
         operation: &Operation,
     ) -> Option<Result<TupleReply, String>> {
@@ -532,7 +544,7 @@ impl Spaces {
         if space.contents.counters.deleting && *operation != Operation::Describe {
             return Some(Err(being_deleted(name)));
         }
-        match self.read(client, None, &space, operation) {
+        match self.read((client, meter), None, &space, operation) {
             Ok(reply) => Some(Ok(reply)),
             Err(Unread::Refused(text)) => Some(Err(text)),
             Err(Unread::Timeless) => None,

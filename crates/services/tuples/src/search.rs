@@ -10,6 +10,7 @@ use crate::operate::Now;
 use crate::reply::{Found, Purpose};
 use crate::space::Contents;
 use crate::tuple::{Template, Tuple};
+use perdura_execution::Meter;
 use perdura_protocol::PublicKey;
 use perdura_store::SegmentMap;
 
@@ -37,7 +38,12 @@ pub(crate) struct Search<'a> {
     pub holds: bool,
     /// Whether what is about to be taken for good counts: it may be given back.
     pub leaving: bool,
+    /// Told of what is looked at.
+    pub meter: &'a Meter,
 }
+
+/// What looking at a tuple counts for, besides its bytes: with all that a search looks at in vain it is far less than a command may cost.
+const TUPLE_STEP: usize = 512;
 
 /// A tuple that was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,6 +139,8 @@ impl Search<'_> {
             if tuples == limits::SCANNED_TUPLES || bytes > limits::SCANNED_BYTES {
                 return Err(Stop::Scanned);
             }
+            // Bounded by less than that.
+            let _ = self.meter.charge(TUPLE_STEP + value.len());
             let look = match self.matched(number, Record::of(value))? {
                 Some(seen) => give(seen),
                 None => Look::InVain,

@@ -7,8 +7,8 @@ use crate::space;
 use crate::waiting;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service, Snapshot,
-    StateLimit,
+    ExecutionContext, FailingMemory, Footprint, Meter, Progress, Release, RestoreError, Service,
+    Snapshot, StateLimit,
 };
 use perdura_protocol::{DecodeError, Encode, PublicKey, SessionId, Time};
 use perdura_store::SegmentMap;
@@ -123,7 +123,7 @@ impl Service for TupleSpaces {
             Ok(TupleCommand::On { space, operation }) => {
                 let ExecutionContext { session, number, time, clock, .. } = *context;
                 let now = Now { clock, ahead: Some(time.0.saturating_sub(clock.0)) };
-                let caller = Caller { session, number, now };
+                let caller = Caller { session, number, now, meter: &context.meter };
                 self.spaces.operate(caller, &space, &operation, released)
             }
         };
@@ -167,12 +167,17 @@ impl Service for TupleSpaces {
         self.spaces.take_back(clock, session, number, released);
     }
 
-    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
+    fn query_by(
+        &self,
+        client: PublicKey,
+        command: &[u8],
+        meter: &Meter,
+    ) -> Option<Result<Bytes, String>> {
         let reply = match self.decode(command) {
             Ok(command) if !command.is_read() => return None,
             Ok(TupleCommand::Spaces { after, limit }) => Ok(self.spaces.names(&after, limit)),
             Ok(TupleCommand::On { space, operation }) => {
-                self.spaces.query(client, &space, &operation)?
+                self.spaces.query((client, meter), &space, &operation)?
             }
             Err(error) => Err(error.to_string()),
         };

@@ -200,7 +200,7 @@ impl Spaces {
     /// Lets a command wait for what is not there.
     pub(crate) fn wait(
         &mut self,
-        caller: Caller,
+        caller: Caller<'_>,
         space: &mut Contents,
         sought: Sought,
         wait_ms: u64,
@@ -212,7 +212,7 @@ impl Spaces {
                 limits::WAITERS_PER_SPACE
             ));
         }
-        let Caller { session, number, now } = caller;
+        let Caller { session, number, now, .. } = caller;
         if self.version == 1 {
             let (own, end) = (waiting_key(session, 0), waiting_key(session, u64::MAX));
             if self.map.range(&own, Some(&end)).count() >= limits::WAITERS_PER_SESSION {

@@ -51,7 +51,10 @@ fn under_version_1_later_operations_are_refused_as_by_older_programs() {
         for bytes in [&whole[..], &whole[..whole.len() - 1], &whole[..10]] {
             let found = spaces.execute(&context(1, step), bytes).unwrap_err();
             assert_eq!(found, text);
-            assert_eq!(spaces.query_by(key(1), bytes), Some(Err(text.clone())));
+            assert_eq!(
+                spaces.query_by(key(1), bytes, &Default::default()),
+                Some(Err(text.clone()))
+            );
         }
         let words = command.refused_by_version(&text).unwrap().to_string();
         assert!(words.contains("version 2") && words.contains("perdura upgrade"), "{words}");
@@ -89,7 +92,7 @@ fn damaged_commands_and_replies_are_canonical_or_refused() {
         let executed = spaces.execute(&context(1, step), &damaged);
         assert!(executed.is_err() || TupleCommand::decode(&damaged).is_ok());
         let _ = spaces.footprint(&damaged);
-        let _ = spaces.query_by(key(1), &damaged);
+        let _ = spaces.query_by(key(1), &damaged, &Default::default());
         if let Ok(reply) = reply {
             let mut damaged = reply.to_vec();
             let place = random.below(damaged.len() as u64) as usize;
@@ -120,7 +123,7 @@ fn garbage_never_panics() {
         }
         check(&garbage);
         let _ = spaces.execute(&context(1, 1), &garbage);
-        let _ = spaces.query_by(key(1), &garbage);
+        let _ = spaces.query_by(key(1), &garbage, &Default::default());
         let _ = TupleReply::from_bytes(Bytes::from(garbage.clone()));
         assert!(spaces.restore(vec![garbage.into()]).is_err());
     }

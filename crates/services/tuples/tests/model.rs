@@ -404,7 +404,7 @@ fn version_1_is_as_it_was() {
             if random.chance(30) {
                 spaces.forget(context.session, random.below(step as u64 + 1));
             }
-            let query = spaces.query_by(key(client), &bytes);
+            let query = spaces.query_by(key(client), &bytes, &Default::default());
             told.extend(
                 format!("{progress:?} {released:?} {query:?} {:?}\n", spaces.due()).bytes(),
             );

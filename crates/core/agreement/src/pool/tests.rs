@@ -42,11 +42,16 @@ fn empty(pool: &mut Pool) {
     pool.retain(|_| false);
     pool.release_taken();
     assert_counted(pool);
-    assert!(pool.take(1 << 20, 0).is_empty());
+    assert!(take(pool, 1 << 20).is_empty());
     assert_eq!((pool.held_bytes(), pool.waiting_bytes(), pool.taken_bytes()), ((0, 0), 0, 0));
     assert!(pool.clients.is_empty() && pool.heavy.is_empty() && pool.turn.is_empty());
     assert!(pool.sessions.is_empty() && pool.large_bytes == 0);
     assert!(pool.oldest_ms().is_none());
+}
+
+/// Takes frames that are expected to cost nothing.
+fn take(pool: &mut Pool, bytes: usize) -> Vec<Frame> {
+    pool.take(bytes, 0, Allowance::new(&Expected::default(), 0, true))
 }
 
 #[test]
@@ -57,7 +62,7 @@ fn clients_take_turns() {
     }
     assert_eq!(offer(&mut pool, frame(2, 0, 10), 0), Admission::Taken);
     assert_eq!(offer(&mut pool, frame(2, 0, 10), 0), Admission::Known);
-    let taken = pool.take(300, 0);
+    let taken = take(&mut pool, 300);
     assert_eq!(taken.len(), 2);
     assert_eq!(taken[1].session, frame(2, 0, 10).session);
     empty(&mut pool);
@@ -147,7 +152,7 @@ fn what_replicas_forward_takes_no_room_from_clients_nor_from_each_other() {
     assert_eq!(offer(&mut pool, frame(2, 2, MIB), 12), Admission::Known);
     assert_eq!(pool.hand_over(13), [frame(2, 2, MIB)]);
     pool.release_taken();
-    assert!(pool.take(100 * MIB, 0).len() > 10);
+    assert!(take(&mut pool, 100 * MIB).len() > 10);
     empty(&mut pool);
 }
 
@@ -199,10 +204,10 @@ fn what_was_proposed_in_vain_comes_first_again() {
     for number in 0..4 {
         offer(&mut pool, frame(1, number, 10), number);
     }
-    let first: Vec<u64> = pool.take(2 * 138, 0).iter().map(|f| f.first_number).collect();
+    let first: Vec<u64> = take(&mut pool, 2 * 138).iter().map(|f| f.first_number).collect();
     assert_eq!(first, [0, 1]);
     pool.release_taken();
-    let again: Vec<u64> = pool.take(1 << 20, 0).iter().map(|f| f.first_number).collect();
+    let again: Vec<u64> = take(&mut pool, 1 << 20).iter().map(|f| f.first_number).collect();
     assert_eq!(again, [0, 1, 2, 3]);
     for number in 0..4 {
         pool.remove(frame(1, number, 10).session, number);
@@ -245,7 +250,7 @@ fn what_is_taken_makes_a_batch_that_is_read_back() {
         }
         let mut batches = 0;
         loop {
-            let frames = pool.take(limits::BATCH_TARGET_BYTES, 0);
+            let frames = take(&mut pool, limits::BATCH_TARGET_BYTES);
             if frames.is_empty() {
                 break;
             }
@@ -255,4 +260,32 @@ fn what_is_taken_makes_a_batch_that_is_read_back() {
         }
         assert!(batches > 1);
     }
+}
+
+#[test]
+fn a_batch_keeps_to_what_it_may_cost_and_who_is_cheap_is_never_passed_over() {
+    let mut pool = Pool::default();
+    let mut expected = Expected::default();
+    let mib = 1 << 20;
+    for (client, cost) in [(1, 6 * mib), (2, 6 * mib), (3, 6 * mib)] {
+        let one = frame(client, 1, 10);
+        expected.executed(
+            &perdura_protocol::Batch::requests(perdura_protocol::Time(1), vec![one]),
+            &BTreeMap::from([(frame(client, 1, 10).session.client, cost)]),
+        );
+    }
+    for client in 1..=5 {
+        for number in 1..=2 {
+            pool.offer(frame(client, number, 10), Source::Client, 0);
+        }
+    }
+    let mut clients = |left, at_least_one| -> Vec<u8> {
+        let taken = pool.take(1 << 20, 0, Allowance::new(&expected, left, at_least_one));
+        taken.iter().map(|frame| frame.session.client.0[3]).collect()
+    };
+    // Nothing costly while as much is under way; then two of three, both frames of each; then the third, alone above what is left.
+    assert_eq!(clients(0, false), [4, 5, 4, 5]);
+    assert_eq!(clients(0, false), []);
+    assert_eq!(clients(12 * mib, true), [1, 2, 1, 2]);
+    assert_eq!(clients(1, true), [3, 3]);
 }

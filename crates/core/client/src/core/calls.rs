@@ -36,6 +36,8 @@ pub(super) struct Call {
     /// Matching replies that it needs.
     pub(super) quorum: usize,
     pub(super) stage: Stage,
+    /// Whether it only reads, and can be sent under another number.
+    pub(super) reads: bool,
     /// What it comes to if the replicas say that it is confirmed.
     pub(super) offered: Option<Reply>,
 }
@@ -68,7 +70,8 @@ impl ClientCore {
         let wanted = options.reply_quorum.unwrap_or(0);
         let quorum = wanted.clamp(faults.reply_quorum(), faults.n());
         let deadline_ms = options.deadline_ms;
-        let call = Call { command, deadline_ms, quorum, stage: Stage::Waiting, offered: None };
+        let (stage, reads) = (Stage::Waiting, options.mode == Mode::Fast);
+        let call = Call { command, deadline_ms, quorum, stage, reads, offered: None };
         self.calls.insert(id, call);
         self.timers.insert((deadline_ms, Timer::Deadline(id)));
         let fast = options.mode == Mode::Fast

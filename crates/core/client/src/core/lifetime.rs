@@ -20,11 +20,13 @@ pub(super) struct Renewals {
     unknown: bool,
     // When something was sent last that renews the session, too.
     fresh_ms: u64,
+    // When something was sent of which it is known that it did.
+    answered_ms: u64,
 }
 
 impl Renewals {
     pub(super) fn new(now_ms: u64) -> Renewals {
-        Renewals { fresh_ms: now_ms, ..Renewals::default() }
+        Renewals { fresh_ms: now_ms, answered_ms: now_ms, ..Renewals::default() }
     }
 
     /// Whether the replicas know them, and what came with them, as far as they have said.
@@ -35,6 +37,16 @@ impl Renewals {
     /// A frame with new commands goes out.
     pub(super) fn sent_fresh(&mut self, now_ms: u64) {
         self.fresh_ms = now_ms;
+    }
+
+    /// A command that was sent at that time was carried out.
+    pub(super) fn was_carried_out(&mut self, sent_ms: u64) {
+        self.answered_ms = self.answered_ms.max(sent_ms);
+    }
+
+    /// What was sent was put off, and renewed nothing.
+    pub(super) fn was_put_off(&mut self) {
+        self.fresh_ms = self.fresh_ms.min(self.answered_ms);
     }
 
     fn due(&self) -> Option<u64> {
@@ -100,6 +112,8 @@ impl ClientCore {
             return;
         }
         session.renewals.asked = None;
+        let asked_ms = session.renewals.fresh_ms;
+        session.renewals.was_carried_out(asked_ms);
         session.renewals.unknown = matches!(outcome, Outcome::Refused(_));
         if let Some(flight) = session.settle(number) {
             self.note_round_trip(now_ms, &flight);

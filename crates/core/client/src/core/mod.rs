@@ -9,7 +9,8 @@
 //! Times are milliseconds on any clock that does not go back.
 //!
 //! Invariants:
-//! - A number of a session names one command forever: a frame is sent again as the same bytes.
+//! - A number of a session names one command forever. A frame is sent again as the same bytes, but for what was put off: that goes out in a frame
+//!   that acknowledges what came meanwhile.
 //! - The numbers of a session in flight fit its window: `limits::SESSION_WINDOW`.
 //! - `acked_below` of a frame is the lowest number whose outcome somebody still waits for, those left out that wait at the replicas, as
 //!   these have said. A number whose deadline passed is waited for by nobody: it is withdrawn, and when its frame arrives after a later
@@ -181,6 +182,10 @@ pub struct ClientStats {
     pub retransmissions: u64,
     /// Answers of the leader that it is busy.
     pub busy: u64,
+    /// Commands that were put off and sent again, each time counted.
+    pub put_off: u64,
+    /// Ordered reads whose reply was gone, and that were read again.
+    pub read_again: u64,
     /// Answers that contradict another replica's: somebody lies or has diverged.
     pub disagreements: u64,
     /// Sessions opened.

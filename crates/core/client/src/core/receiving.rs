@@ -70,7 +70,17 @@ impl ClientCore {
         self.stats.disagreements += u64::from(added.disagrees);
         if *outcome == Outcome::Waits {
             if added.support >= witnesses {
+                session.carried_out(number);
                 session.park(number);
+            }
+            return;
+        }
+        if *outcome == Outcome::Refused(RefusalReason::PutOff) {
+            if added.support >= witnesses {
+                let first = self.config.busy_first_ms.max(1);
+                let longest = self.config.retransmit_longest_ms.max(1);
+                session.put_off(number, now_ms, (first, longest));
+                self.stats.put_off += 1;
             }
             return;
         }
@@ -104,6 +114,7 @@ impl ClientCore {
         let Some(session) = &mut self.session else { return };
         let parked = session.is_parked(number);
         let Some(id) = session.pending(number).map(|pending| pending.call) else { return };
+        session.carried_out(number);
         match outcome {
             Outcome::Waited { outcome, offer: false } => {
                 session.acknowledge(number);
@@ -114,6 +125,14 @@ impl ClientCore {
                 if let Outcome::Service(reply) = outcome.as_ref() {
                     self.offered(id, number, Reply::Service(reply.clone()));
                 }
+            }
+            // Its reply is gone, and it changed nothing: it is read again.
+            Outcome::TooOld if !parked && self.calls.get(&id).is_some_and(|call| call.reads) => {
+                if let Some(flight) = session.conclude(number) {
+                    self.note_round_trip(now_ms, &flight);
+                }
+                self.stats.read_again += 1;
+                self.wait(id);
             }
             // It waited, nothing that it was offered was confirmed, and it does not wait any more.
             Outcome::TooOld if parked => {

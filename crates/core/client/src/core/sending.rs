@@ -246,6 +246,7 @@ impl ClientCore {
     /// Sends what is due: to all replicas what was not answered, to the leader what he was too
     /// busy for.
     pub(super) fn resend_due(&mut self, now_ms: u64) {
+        self.send_put_off(now_ms);
         let longest = self.config.retransmit_longest_ms.max(1);
         let Some(session) = &mut self.session else { return };
         let (mut to_all, mut to_leader) = (Vec::new(), Vec::new());
@@ -268,6 +269,28 @@ impl ClientCore {
         let leader = self.views.leader();
         if self.is_linked(leader) {
             self.send_again(&[leader], to_leader);
+        }
+    }
+
+    /// What was put off goes out in frames of its own, which acknowledge what came meanwhile.
+    fn send_put_off(&mut self, now_ms: u64) {
+        let pause_ms = self.first_pause_ms();
+        while let Some(session) = &mut self.session
+            && let Some((frame, lowest)) = session.next_again(now_ms)
+        {
+            let (nonce, acked) = (session.nonce, session.acked_below());
+            let answered = (lowest - frame.first_number) as usize;
+            let commands: Vec<Bytes> = frame.commands().into_iter().skip(answered).collect();
+            let next = self.build(nonce, acked, lowest, &commands);
+            let (leader, linked) = (self.views.leader(), self.linked());
+            let Some(session) = &mut self.session else { return };
+            let mut of = session.frames.iter_mut();
+            let Some(flight) = of.find(|one| one.frame.first_number == frame.first_number) else {
+                return;
+            };
+            flight.replace(now_ms, next, pause_ms);
+            let (frame, targets) = (flight.frame.clone(), flight.first_targets(leader, linked));
+            self.send_again(&targets, vec![frame]);
         }
     }
 

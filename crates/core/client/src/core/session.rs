@@ -48,6 +48,10 @@ pub(super) struct InFlight {
     /// When it is sent to the leader again, who was busy.
     pub(super) busy_resend_ms: Option<u64>,
     pub(super) busy_pause_ms: u64,
+    /// When what is left of it goes out again as another frame: it was put off.
+    pub(super) again_ms: Option<u64>,
+    /// Something of it was carried out since it was sent last.
+    progressed: bool,
     /// Sent to all replicas, or to the presumed leader alone.
     pub(super) to_all: bool,
     /// Sent more than once: its replies tell nothing about the time that one takes.
@@ -184,6 +188,55 @@ impl Session {
         }
     }
 
+    /// Something became of this number: its frame renewed the session.
+    pub(super) fn carried_out(&mut self, number: u64) {
+        let Some(flight) = self.frame_of(number) else { return };
+        flight.progressed = true;
+        let sent_ms = flight.sent_ms;
+        self.renewals.was_carried_out(sent_ms);
+    }
+
+    /// Enough replicas say that this number was put off: what is left of its frame is sent again, after a pause that grows while nothing of it is
+    /// carried out, from the first to the longest.
+    pub(super) fn put_off(&mut self, number: u64, now_ms: u64, (first, longest): (u64, u64)) {
+        self.renewals.was_put_off();
+        let Some(flight) = self.frame_of(number).filter(|one| one.again_ms.is_none()) else {
+            return;
+        };
+        if flight.progressed {
+            flight.busy_pause_ms = first;
+        }
+        let again_ms = now_ms + flight.busy_pause_ms;
+        flight.busy_pause_ms = (flight.busy_pause_ms * 2).min(longest);
+        flight.again_ms = Some(again_ms);
+        flight.busy_resend_ms = None;
+        flight.resend_ms = flight.resend_ms.max(again_ms + 1);
+    }
+
+    /// The next frame of which what is left is due, and the lowest number that somebody waits for in it.
+    pub(super) fn next_again(&mut self, now_ms: u64) -> Option<(Frame, u64)> {
+        while let Some(flight) =
+            self.frames.iter_mut().find(|one| one.again_ms.is_some_and(|at| at <= now_ms))
+        {
+            flight.again_ms = None;
+            let frame = flight.frame.clone();
+            let mut lowest = None;
+            // What waits at the replicas is not sent again, and may lie below what is acknowledged.
+            for number in frame.first_number.max(self.base)..frame.end_number() {
+                if let Some(pending) = self.pending(number) {
+                    pending.votes.forget_put_off();
+                    if !self.is_parked(number) {
+                        lowest = lowest.or(Some(number));
+                    }
+                }
+            }
+            if let Some(lowest) = lowest {
+                return Some((frame, lowest));
+            }
+        }
+        None
+    }
+
     pub(super) fn is_parked(&self, number: u64) -> bool {
         self.parked.contains_key(&number)
     }
@@ -290,7 +343,10 @@ impl Session {
 
     /// When a frame has to be sent again next.
     pub(super) fn next_resend(&self) -> Option<u64> {
-        let times = self.frames.iter().flat_map(|one| [Some(one.resend_ms), one.busy_resend_ms]);
+        let times = self
+            .frames
+            .iter()
+            .flat_map(|one| [Some(one.resend_ms), one.busy_resend_ms, one.again_ms]);
         times.flatten().min()
     }
 }
@@ -312,9 +368,19 @@ impl InFlight {
             pause_ms,
             busy_resend_ms: None,
             busy_pause_ms,
+            again_ms: None,
+            progressed: false,
             to_all: false,
             resent: false,
         }
+    }
+
+    /// What is left of it is sent as this frame.
+    pub(super) fn replace(&mut self, now_ms: u64, frame: Frame, pause_ms: u64) {
+        self.frame = frame;
+        (self.sent_ms, self.resend_ms, self.pause_ms) = (now_ms, now_ms + pause_ms, pause_ms);
+        (self.busy_resend_ms, self.again_ms) = (None, None);
+        (self.progressed, self.to_all, self.resent) = (false, false, true);
     }
 
     fn holds(&self, number: u64) -> bool {

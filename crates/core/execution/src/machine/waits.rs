@@ -4,7 +4,8 @@
 //! - what the service holds as waiting, or offered, is of a live session, which knows of it, as soon as a frame is executed;
 //! - each offer ends once: it is confirmed or taken back.
 
-use super::{Executed, Machine, Reply};
+use super::effects::Effects;
+use super::{Machine, Reply};
 use crate::asked::{Asked, Call};
 use crate::outcomes::{sent_back, service_outcome};
 use crate::service::{Release, Service};
@@ -21,7 +22,7 @@ impl<S: Service> Machine<S> {
         &mut self,
         session: SessionId,
         token: Token,
-        executed: &mut Executed,
+        executed: &mut Effects<'_>,
     ) -> Outcome {
         if !self.registry.is_client(session.client) {
             return Outcome::Refused(RefusalReason::UnknownClient);
@@ -48,7 +49,7 @@ impl<S: Service> Machine<S> {
     }
 
     /// The client of a session goes.
-    pub(super) fn close(&mut self, frame: &Frame, executed: &mut Executed) -> Outcome {
+    pub(super) fn close(&mut self, frame: &Frame, executed: &mut Effects<'_>) -> Outcome {
         let session = self.sessions.get(frame.session);
         match session.map(|session| session.admit(frame.first_number)) {
             // What its client acknowledges in the same frame need not be known yet.
@@ -63,7 +64,7 @@ impl<S: Service> Machine<S> {
         Outcome::NoSession
     }
 
-    fn end_session(&mut self, id: SessionId, executed: &mut Executed) {
+    fn end_session(&mut self, id: SessionId, executed: &mut Effects<'_>) {
         if let Some(ended) = self.sessions.end(id) {
             self.forget_all(&[(id, ended)], executed);
         }
@@ -71,7 +72,7 @@ impl<S: Service> Machine<S> {
 
     /// The commands of sessions that ended wait no longer, and what they were offered is the next one's: of none of them. Whatever ends
     /// sessions comes here.
-    pub(super) fn forget_all(&mut self, ended: &[Ended], executed: &mut Executed) {
+    pub(super) fn forget_all(&mut self, ended: &[Ended], executed: &mut Effects<'_>) {
         for (id, session) in ended.iter().filter(|_| !seeded!(WaitOutlivesSession)) {
             for number in session.waiting() {
                 self.asked.forget(*id, number, || self.service.forget(*id, number));
@@ -89,7 +90,7 @@ impl<S: Service> Machine<S> {
     }
 
     /// Offers of a session were not confirmed in time.
-    pub(super) fn lapse(&mut self, id: SessionId, executed: &mut Executed) {
+    pub(super) fn lapse(&mut self, id: SessionId, executed: &mut Effects<'_>) {
         let clock = self.clock();
         let Some(session) = self.sessions.get_mut(id) else { return };
         let before = session.held();
@@ -101,20 +102,20 @@ impl<S: Service> Machine<S> {
         self.sessions.settle(id, before, now);
         for number in numbers {
             let outcome = Outcome::Refused(RefusalReason::Withdrawn);
-            executed.replies.push(Reply { session: id, number, outcome });
+            executed.reply(Reply { session: id, number, outcome });
             self.take_back(id, number, executed);
         }
     }
 
     /// What this number was offered is the next one's.
-    fn take_back(&mut self, id: SessionId, number: u64, executed: &mut Executed) {
+    fn take_back(&mut self, id: SessionId, number: u64, executed: &mut Effects<'_>) {
         let (clock, mut released) = (self.clock(), Vec::new());
         take_back((&mut self.service, &self.asked), clock, (id, number), &mut released);
         self.release(released, executed);
     }
 
     /// The client of a session is gone: what waits there gets nothing.
-    pub(super) fn withdraw_all(&mut self, id: SessionId, executed: &mut Executed) {
+    pub(super) fn withdraw_all(&mut self, id: SessionId, executed: &mut Effects<'_>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let before = session.held();
         let numbers: Vec<u64> = session.waiting().collect();
@@ -122,14 +123,14 @@ impl<S: Service> Machine<S> {
             session.withdraw(self.slot, number);
             self.asked.forget(id, number, || self.service.forget(id, number));
             let outcome = Outcome::Refused(RefusalReason::Withdrawn);
-            executed.replies.push(Reply { session: id, number, outcome });
+            executed.reply(Reply { session: id, number, outcome });
         }
         let now = session.held();
         self.sessions.settle(id, before, now);
     }
 
     /// Records the replies to commands that had waited.
-    pub(super) fn release(&mut self, released: Vec<Release>, executed: &mut Executed) {
+    pub(super) fn release(&mut self, released: Vec<Release>, executed: &mut Effects<'_>) {
         let (rules, clock) = (self.rules(), self.clock());
         let mut released = VecDeque::from(released);
         while let Some(Release { session: id, number, result, offer }) = released.pop_front() {
@@ -143,7 +144,7 @@ impl<S: Service> Machine<S> {
                 self.sessions.settle(id, before, now);
             }
             if recorded {
-                executed.replies.push(Reply { session: id, number, outcome });
+                executed.reply(Reply { session: id, number, outcome });
             }
             let of = (&mut self.service, &self.asked);
             let mut more = Vec::new();
@@ -157,7 +158,7 @@ impl<S: Service> Machine<S> {
     }
 
     /// Ends the sessions of a client that was revoked, or of a former administrator.
-    pub(super) fn end_sessions(&mut self, client: PublicKey, executed: &mut Executed) {
+    pub(super) fn end_sessions(&mut self, client: PublicKey, executed: &mut Effects<'_>) {
         let ended = self.sessions.end_client(client);
         self.forget_all(&ended, executed);
     }

@@ -94,6 +94,13 @@ impl<S: Service> Replica<S> {
         Replica(Machine::new(&parameters, genesis(), service).unwrap())
     }
 
+    /// Under the rules before those that bound what a slot costs.
+    pub fn of_rules_1(service: S) -> Replica<S> {
+        let versions = Versions { rules: 1, service: 1 };
+        let parameters = Parameters { versions, ..parameters() };
+        Replica(Machine::new(&parameters, genesis(), service).unwrap())
+    }
+
     pub fn execute(&mut self, batch: &Batch) -> Executed {
         self.0.execute(self.0.slot().next(), batch)
     }

@@ -79,7 +79,7 @@ impl Backlog {
 impl Node {
     /// Bytes that wait for the disk.
     pub(super) fn waiting_bytes(&self) -> usize {
-        self.backlog.bytes() + self.egress_bytes
+        self.backlog.bytes() + self.egress.bytes()
     }
 
     /// Stops executing when too much waits, and goes on when half of it is done.

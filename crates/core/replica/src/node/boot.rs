@@ -5,10 +5,11 @@ use super::boots::{Boots, OwnBoots};
 use super::checkpoints::{Boundary, Checkpointing, DIGESTING, Stored, is_turn_of, least};
 use super::company::Company;
 use super::differences::Differences;
-use super::executing::WAITING_READS;
+use super::egress::Egress;
 use super::fetching::StateTransfer;
 use super::ingress::UNVERIFIED;
 use super::questions::Asker;
+use super::reads::{Pace, WAITING_READS};
 use super::serving::Past;
 use super::shares::Overdue;
 use super::transfer::Transfer;
@@ -213,7 +214,8 @@ impl Node {
         let mut boundary = None;
         let mut digestible = VecDeque::new();
         for (slot, batch) in restart.take_replay() {
-            let executed = machine.execute(slot, &batch);
+            // Who asked is answered from the sessions.
+            let executed = machine.execute_to(slot, &batch, &mut drop);
             if let Some(error) = executed.outdated {
                 return Err(BootError::Newer(error));
             }
@@ -298,13 +300,12 @@ impl Node {
             retried: BTreeMap::new(),
             routes: BTreeMap::new(),
             connections: BTreeMap::new(),
-            egress: VecDeque::new(),
-            egress_bytes: 0,
-            largest_egress: 0,
+            egress: Egress::default(),
             backlog: super::backlog::Backlog::default(),
             backlog_bytes: boot.backlog_bytes,
             disk_lags: false,
             reads: Lines::new(WAITING_READS),
+            pace: Pace::default(),
             logged_at: 0,
             logged: VecDeque::new(),
             logged_slot,

@@ -1,40 +1,16 @@
-//! Delivery, replies and reads.
+//! Delivery and replies.
 //!
 //! A reply leaves only after its command is decided, executed and logged here (rule D1), and what it states to those outside of the group
-//! behind it; replies of one session leave together. A read that was not ordered is answered after every slot was
-//! executed for which this replica had sent an Accept when the read came (rule C2).
+//! behind it; replies of one session leave together.
 
+use super::egress::size_of_outcome;
 use super::serving::Past;
 use super::unexecuted::Delivery;
-use super::waiting::Capacity;
 use super::{Node, Peer, ROUTES, Stage};
-use bytes::Bytes;
 use perdura_agreement::Now;
 use perdura_protocol::message::Message;
-use perdura_protocol::{Outcome, PublicKey, SessionId, Slot, limits, seeded};
+use perdura_protocol::{Outcome, SessionId, limits, seeded};
 use std::collections::BTreeMap;
-
-/// Reads that wait for slots in agreement, and for their clients' turns; further ones are told to go
-/// the ordered way.
-pub const WAITING_READS: Capacity = Capacity { items: 8192, bytes: 32 * 1024 * 1024 };
-
-/// Reads answered in a round; what arrived meanwhile comes first then.
-const READS_AT_ONCE: usize = 256;
-
-/// Bytes of their answers; one more may exceed it.
-const READ_BYTES_AT_ONCE: usize = 2 * 1024 * 1024;
-
-/// Replies that wait for the disk; as many as a full pipeline of full batches gives. Beyond it the
-/// oldest are dropped, and the client's retry is answered from its session.
-pub const WAITING_REPLIES: usize = 262_144;
-
-#[derive(Debug)]
-pub(super) struct Egress {
-    logged_at: u64,
-    session: SessionId,
-    outcomes: Vec<(u64, Outcome)>,
-    bytes: usize,
-}
 
 /// Bytes of outcomes in one message to a client; a larger single outcome has one to itself.
 const REPLIES_BYTES: usize = 1024 * 1024;
@@ -57,23 +33,6 @@ impl Ready {
     }
 }
 
-pub(super) fn size_of_outcome(outcome: &Outcome) -> usize {
-    match outcome {
-        Outcome::Service(reply) | Outcome::Told(reply) => reply.len() + 16,
-        Outcome::Waited { outcome, .. } => 2 + size_of_outcome(outcome),
-        _ => 64,
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct WaitingRead {
-    after: Slot,
-    connection: u64,
-    key: PublicKey,
-    id: u64,
-    command: Bytes,
-}
-
 /// The oldest session of the client that has most of them attached.
 fn crowded(routes: &BTreeMap<SessionId, u64>) -> Option<SessionId> {
     let mut most: Option<(usize, SessionId)> = None;
@@ -89,12 +48,6 @@ fn crowded(routes: &BTreeMap<SessionId, u64>) -> Option<SessionId> {
     most.map(|(_, oldest)| oldest)
 }
 
-impl WaitingRead {
-    pub fn ready(&self, executed: Slot) -> bool {
-        self.after <= executed
-    }
-}
-
 impl Node {
     pub(super) fn deliver(&mut self, now: Now, delivery: Delivery) {
         let Delivery { slot, ref batch, history, logged_at } = delivery;
@@ -103,7 +56,16 @@ impl Node {
         }
         let before = self.stages.enter(Stage::Execute);
         let administrator = self.machine.administrator();
-        let executed = self.machine.execute(slot, batch);
+        self.logged_at = self.logged_at.max(logged_at);
+        let at = if seeded!(ReplyBeforeLog) { 0 } else { self.logged_at };
+        let Node { machine, egress, routes, counters, .. } = self;
+        egress.close_line();
+        let executed = machine.execute_to(slot, batch, &mut |reply| {
+            counters.commands += 1;
+            if routes.contains_key(&reply.session) {
+                egress.push(at, reply.session, (reply.number, reply.outcome), self.backlog_bytes);
+            }
+        });
         if let Some(error) = executed.outdated {
             self.halt(format!(
                 "the group goes on behind slot {slot} under newer versions: {error}. What was decided is in the log; start \
@@ -112,10 +74,11 @@ impl Node {
             return;
         }
         assert!(self.machine.history() == history, "agreement and execution disagree: stop");
-        self.shares.delivered(batch);
+        self.shares.delivered(batch, &executed.costs);
+        self.agreement.note_costs(batch, &executed.costs);
+        self.counters.cost += executed.costs.values().sum::<u64>();
+        self.counters.put_off += executed.put_off;
         self.counters.batches += 1;
-        self.counters.commands += executed.replies.len() as u64;
-        self.logged_at = self.logged_at.max(logged_at);
         self.logged.push_back((slot, self.logged_at));
         self.remember(slot, Past { digest: batch.digest(), history });
         if let Some(configuration) = &executed.new_configuration {
@@ -143,18 +106,6 @@ impl Node {
             let machine = &self.machine;
             self.agreement.retain_frames(|frame| machine.is_client(frame.session.client));
         }
-        let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
-        let mut session: Option<SessionId> = None;
-        for reply in executed.replies {
-            if let Some(held) = session.filter(|held| *held != reply.session) {
-                self.hold_replies(self.logged_at, held, std::mem::take(&mut outcomes));
-            }
-            session = Some(reply.session);
-            outcomes.push((reply.number, reply.outcome));
-        }
-        if let Some(held) = session {
-            self.hold_replies(self.logged_at, held, outcomes);
-        }
         self.stages.go_back(before);
     }
 
@@ -168,22 +119,10 @@ impl Node {
             return;
         }
         let logged_at = if seeded!(ReplyBeforeLog) { 0 } else { logged_at };
-        let bytes = outcomes.iter().map(|(_, outcome)| size_of_outcome(outcome)).sum();
-        self.egress_bytes += bytes;
-        self.largest_egress = self.largest_egress.max(bytes);
-        self.egress.push_back(Egress { logged_at, session, outcomes, bytes });
-        // The newest alone may be larger than all may be: it would come again and again.
-        while self.egress.len() > 1
-            && (self.egress.len() > WAITING_REPLIES || self.egress_bytes > self.backlog_bytes)
-        {
-            self.pop_egress();
+        self.egress.close_line();
+        for outcome in outcomes {
+            self.egress.push(logged_at, session, outcome, self.backlog_bytes);
         }
-    }
-
-    fn pop_egress(&mut self) -> Option<Egress> {
-        let egress = self.egress.pop_front()?;
-        self.egress_bytes -= egress.bytes;
-        Some(egress)
     }
 
     /// Sends the replies whose commands are logged by now.
@@ -193,15 +132,14 @@ impl Node {
                 self.logged_slot = slot;
             }
         }
-        if self.egress.front().is_none_or(|egress| egress.logged_at > self.persisted) {
+        if !self.egress.is_ready(self.persisted) {
             return;
         }
         let before = self.stages.enter(Stage::Reply);
         let mut ready: Vec<Ready> = Vec::new();
-        while self.egress.front().is_some_and(|egress| egress.logged_at <= self.persisted) {
-            let Some(egress) = self.pop_egress() else { break };
-            let session = egress.session;
-            for outcome in egress.outcomes {
+        while let Some(line) = self.egress.pop_logged(self.persisted) {
+            let session = line.session;
+            for outcome in line.outcomes {
                 let bytes = size_of_outcome(&outcome.1);
                 let open = ready.iter_mut().rev().find(|part| part.session == session);
                 match open.filter(|part| part.has_room(bytes)) {
@@ -279,48 +217,12 @@ impl Node {
             }
         }
     }
-
-    pub(super) fn on_read(&mut self, connection: u64, key: PublicKey, id: u64, command: Bytes) {
-        let accepted = self.agreement.highest_accepted();
-        let after = if seeded!(FastReadAtOnce) { Slot(0) } else { accepted };
-        let read = WaitingRead { after, connection, key, id, command };
-        if !self.agreement.voting() {
-            self.reply_read(&read, None);
-            return;
-        }
-        let bytes = read.command.len();
-        if let Err(refused) = self.reads.push(key, read, bytes) {
-            self.reply_read(&refused, None);
-        }
-    }
-
-    pub(super) fn answer_reads(&mut self, _now: Now) {
-        // A client's reads wait in the order of their slots: Accepts only reach higher.
-        let executed = self.machine.slot();
-        let before = self.output_bytes;
-        for _ in 0..READS_AT_ONCE {
-            if self.is_full() || self.output_bytes >= before + READ_BYTES_AT_ONCE {
-                return;
-            }
-            let Some((_, read)) = self.reads.pop(|read| read.ready(executed)) else { return };
-            let before = self.stages.enter(Stage::Execute);
-            let outcome = self.machine.query(read.key, &read.command);
-            self.counters.reads += 1;
-            self.stages.enter(Stage::Reply);
-            self.reply_read(&read, outcome);
-            self.stages.go_back(before);
-        }
-    }
-
-    fn reply_read(&mut self, read: &WaitingRead, outcome: Option<Outcome>) {
-        let peer = Peer::Client { connection: read.connection, key: read.key };
-        self.send(&[peer], &Message::ReadReply { id: read.id, slot: self.machine.slot(), outcome });
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perdura_protocol::PublicKey;
 
     #[test]
     fn the_client_with_the_most_sessions_makes_room() {

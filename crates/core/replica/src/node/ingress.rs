@@ -8,7 +8,7 @@
 
 use super::attesting::ATTESTATION_BYTES;
 use super::claims::Claimed;
-use super::executing::size_of_outcome;
+use super::egress::size_of_outcome;
 use super::questions::is_costly;
 use super::shares::Shares;
 use super::waiting::Capacity;
@@ -527,7 +527,7 @@ impl Node {
         let logged_at = if seeded!(RetryBeforeLog) { 0 } else { self.logged_at };
         self.hold_replies(logged_at, frame.session, outcomes);
         if seeded!(RetryBeforeLog) {
-            self.egress.rotate_right(1);
+            self.egress.rotate_right();
         }
         true
     }

@@ -11,7 +11,7 @@
 //!
 //! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication, `claims` the signatures in commands; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
-//! replies and reads; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
+//! replies; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
 //! what of that makes a replica ready, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit; `report` what an operator sees.
 
@@ -24,6 +24,7 @@ mod checkpoints;
 mod claims;
 mod company;
 mod differences;
+mod egress;
 mod executing;
 mod fetching;
 mod flushes;
@@ -31,6 +32,7 @@ mod fullness;
 mod ingress;
 mod interceptor;
 mod questions;
+mod reads;
 mod report;
 mod restoring;
 mod serving;
@@ -45,12 +47,13 @@ pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Unusable, recove
 pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use company::{CompanyReport, MemberReport, offset_text};
 pub use differences::Difference;
-pub use executing::{WAITING_READS, WAITING_REPLIES};
+pub use egress::{CLIENT_REPLY_BYTES, WAITING_REPLIES};
 pub use fetching::StateTransfer;
 pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
+pub use reads::WAITING_READS;
 pub use report::{Counters, Held, Report, State};
 pub use restoring::Restoration;
 pub use stages::{Spent, Stage, Stages};
@@ -63,7 +66,7 @@ use checkpoints::Checkpointing;
 use claims::Verified;
 use company::Company;
 use differences::Differences;
-use executing::{Egress, WaitingRead};
+use egress::Egress;
 use flushes::Flushes;
 use fullness::Fullness;
 use ingress::{Origin, WaitingFrame};
@@ -76,6 +79,7 @@ use perdura_protocol::{
     Slot, View, seeded,
 };
 use questions::Asker;
+use reads::{Pace, WaitingRead};
 use serving::Past;
 use shares::{Overdue, Shares};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -293,10 +297,9 @@ pub struct Node {
     retried: BTreeMap<PublicKey, usize>,
     routes: BTreeMap<SessionId, u64>,
     connections: BTreeMap<u64, PublicKey>,
-    egress: VecDeque<Egress>,
-    egress_bytes: usize,
-    largest_egress: usize,
+    egress: Egress,
     reads: Lines<PublicKey, WaitingRead>,
+    pace: Pace,
     logged_at: u64,
     logged: VecDeque<(Slot, u64)>,
     logged_slot: Slot,
@@ -428,11 +431,9 @@ impl Node {
     /// be given to the node before.
     #[must_use]
     pub fn has_more(&self) -> bool {
-        let executed = self.machine.slot();
         let shares = &self.shares;
         let frames = self.frames.any_first(|waiting| waiting.may_enter(shares));
-        let reads = self.reads.any_first(|read| read.ready(executed));
-        frames || reads || self.agreement.has_early()
+        frames || self.has_reads() || self.agreement.has_early()
     }
 
     /// In how many milliseconds [`Node::flush`] has something to propose, if nothing arrives before: a driver

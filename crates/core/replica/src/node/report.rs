@@ -29,6 +29,12 @@ pub struct Counters {
     pub commands: u64,
     /// Replies sent.
     pub replies: u64,
+    /// Replies that were let go, since too many waited for the disk: their clients ask again.
+    pub replies_let_go: u64,
+    /// What the commands cost that were executed, bytes read and answered beyond their own, or what takes as long.
+    pub cost: u64,
+    /// Commands that were put off.
+    pub put_off: u64,
     /// Signatures in commands verified: what other groups attested.
     pub claims_verified: u64,
     /// The same that were not, as they had been before.
@@ -120,7 +126,7 @@ pub struct Held {
     pub reads: (usize, usize),
     /// Replies that wait for the disk.
     pub replies: usize,
-    /// Their bytes, and those of the most that there ever were of a session and batch.
+    /// Their bytes, and those of the largest that there ever was.
     pub reply_bytes: (usize, usize),
     /// Bytes of records that wait for the disk, and of the largest that there ever was.
     pub backlog: (usize, usize),
@@ -220,6 +226,7 @@ impl Node {
             difference: self.difference().cloned(),
             held: self.held(),
             counters: Counters {
+                replies_let_go: self.egress.let_go(),
                 agreement: self.agreement.marks(),
                 statements_verified: self.counters.statements_verified
                     + self.agreement.signatures_verified(),
@@ -253,8 +260,8 @@ impl Node {
             agreement: self.agreement.held(),
             unverified: self.frames.held(),
             reads: self.reads.held(),
-            replies: self.egress.len(),
-            reply_bytes: (self.egress_bytes, self.largest_egress),
+            replies: self.egress.lines(),
+            reply_bytes: (self.egress.bytes(), self.egress.largest()),
             backlog: (self.backlog.bytes(), self.backlog.largest()),
             questions: self.askers.iter().map(Asker::waiting).sum(),
             recent_bytes: self.checkpointing.recent_bytes,

@@ -3,7 +3,7 @@
 //! A frame costs every replica a signature and its bookkeeping, however many commands it carries,
 //! and costs its sender a fraction of that. How full its frames are is the client's choice: many
 //! callers share a session, and what waits goes into one frame. Bytes cost as well: work is counted in
-//! frames, and in [`WORK_BYTES`]. A client that gets far fewer commands out of its work than is usual may
+//! frames, in [`WORK_BYTES`], and in [`WORK_COST`]. A client that gets far fewer commands out of its work than is usual may
 //! cause as much work as all together that do not, and [`SPARSE_WORK_S`] in a second in any case;
 //! the rest waits in its links, where TCP holds it back. All links of a key, and what replicas
 //! forward of it, share that. Whoever is alone, or among its like, is held to nothing.
@@ -17,6 +17,9 @@ pub const SPARSE_WORK_S: u64 = 800;
 
 /// So many bytes are as much work as a frame is without them.
 const WORK_BYTES: u64 = 8 * 1024;
+
+/// So much of what commands cost to execute, in the unit of [`perdura_protocol::limits::SLOT_COST`], is as much work as a frame is without it.
+const WORK_COST: u64 = 64 * 1024;
 
 /// Work at once.
 const BURST: u64 = 64;
@@ -44,7 +47,7 @@ struct Share {
     work: u64,
     commands: u64,
     sparse: bool,
-    // Work that it may cause; below nothing by one frame at most, which is paid back first.
+    // Work that it may cause; below nothing by one frame and what its commands cost at most, which is paid back first.
     credit: i64,
 }
 
@@ -67,12 +70,21 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// A batch was delivered.
-    pub fn delivered(&mut self, batch: &Batch) {
+    /// A batch was delivered, and cost this by client key.
+    pub fn delivered(&mut self, batch: &Batch, costs: &BTreeMap<PublicKey, u64>) {
         for frame in batch.frames() {
             let share = self.clients.entry(frame.session.client).or_default();
             share.work += work(frame);
             share.commands += UNIT * frame.commands().len() as u64;
+        }
+        for (client, cost) in costs {
+            if let Some(share) = self.clients.get_mut(client) {
+                let work = cost * UNIT / WORK_COST;
+                share.work += work;
+                if share.sparse {
+                    share.credit -= work as i64;
+                }
+            }
         }
     }
 
@@ -196,7 +208,7 @@ mod tests {
                     }
                 }
             }
-            shares.delivered(&Batch::requests(Time(1), frames));
+            shares.delivered(&Batch::requests(Time(1), frames), &BTreeMap::new());
             shares.tick(shares.ticked_ms + 20);
         }
         let_in
@@ -231,6 +243,26 @@ mod tests {
         run_large(&mut shares, &busy, 100, 1 << 20);
         let more = run_large(&mut shares, &busy, 500, 1 << 20);
         assert!(more[0] > 4 * let_in[0], "{more:?}");
+    }
+
+    #[test]
+    fn commands_that_cost_much_are_work_beside_those_that_do_not() {
+        let mut shares = Shares::default();
+        let each = frame(1, 1, 1);
+        let mut let_in = 0;
+        for _ in 0..500 {
+            let mut frames = vec![frame(2, 32, 1)];
+            if shares.may(key(1)) {
+                shares.take(&each);
+                let_in += 1;
+                frames.push(each.clone());
+            }
+            let costs = BTreeMap::from([(key(1), 16 << 20)]);
+            let costs = if frames.len() > 1 { costs } else { BTreeMap::new() };
+            shares.delivered(&Batch::requests(Time(1), frames), &costs);
+            shares.tick(shares.ticked_ms + 20);
+        }
+        assert!(shares.is_sparse(key(1)) && let_in < 500, "{let_in}");
     }
 
     #[test]

@@ -341,6 +341,21 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
         ),
         ("perdura_statements_signed_total", "Replies so attested.", c.statements_signed),
         ("perdura_replies_total", "Replies sent.", c.replies),
+        (
+            "perdura_replies_let_go_total",
+            "Replies let go, since too many waited for the disk.",
+            c.replies_let_go,
+        ),
+        (
+            "perdura_cost_bytes_total",
+            "What executed commands cost: bytes read and answered beyond their own, or what takes as long.",
+            c.cost,
+        ),
+        (
+            "perdura_put_off_total",
+            "Commands put off: their client asked for more than its share.",
+            c.put_off,
+        ),
         ("perdura_reads_total", "Unordered reads answered.", c.reads),
         ("perdura_views_started_total", "Views started.", c.views_started),
         ("perdura_checkpoints_total", "Checkpoints stored.", c.checkpoints),

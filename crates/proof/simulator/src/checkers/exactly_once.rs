@@ -154,6 +154,7 @@ mod tests {
             command: Bytes::from_static(b"c"),
             ahead_ms: 0,
             state_bytes: 0,
+            cost: None,
             reply: Some(Ok(Bytes::from_static(reply.as_bytes()))),
         }
     }

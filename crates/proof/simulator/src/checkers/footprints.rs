@@ -61,6 +61,7 @@ mod tests {
             command: StoreCommand::Put { key, value }.to_bytes(),
             ahead_ms: 0,
             state_bytes: 0,
+            cost: None,
             reply: Some(Ok(Bytes::new())),
         }
     }

@@ -22,6 +22,7 @@ pub mod progress;
 mod real_time;
 pub mod revocation;
 pub mod sight;
+pub mod slot_cost;
 pub mod spaces;
 pub mod standstill;
 pub mod terms;
@@ -48,6 +49,7 @@ pub use pace::Pace;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
 pub use sight::Sight;
+pub use slot_cost::SlotCost;
 pub use standstill::Standstill;
 pub use terms::Terms;
 pub use validity::Validity;
@@ -79,6 +81,8 @@ pub struct Checkers {
     pub bounded_memory: BoundedMemory,
     /// A6.
     pub bounded_answers: BoundedAnswers,
+    /// What slots cost.
+    pub slot_cost: SlotCost,
     /// A1, A2, A4, D8.
     pub votes: Votes,
     /// A3.
@@ -134,6 +138,7 @@ impl Checkers {
                 shrunk: plan.shrunk,
             },
             bounded_answers: BoundedAnswers::default(),
+            slot_cost: SlotCost::default(),
             votes: Votes::new(n, plan.depth),
             evidence: Evidence::new(cluster, plan.scheme, plan.faults, first.clone()),
             view_grounds: ViewGrounds::new(plan.faults),

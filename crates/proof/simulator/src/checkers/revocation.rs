@@ -79,6 +79,7 @@ mod tests {
             command: Bytes::new(),
             ahead_ms: 0,
             state_bytes: 0,
+            cost: None,
             reply: Some(Ok(Bytes::new())),
         };
         assert!(checker.executed(0, &execution(9)).is_ok());

@@ -88,6 +88,8 @@ pub enum Mark {
     HeldInVain,
     /// A replica executed nothing more until its disk had caught up.
     DiskLagged,
+    /// A command was put off: its client had used up its share of the slot.
+    CommandPutOff,
     /// Versions were raised.
     VersionsRaised,
     /// The state's limit was.
@@ -180,7 +182,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 86] = [
+    pub const ALL: [Mark; 87] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -223,6 +225,7 @@ impl Mark {
         Mark::DecisionsBesideState,
         Mark::HeldInVain,
         Mark::DiskLagged,
+        Mark::CommandPutOff,
         Mark::VersionsRaised,
         Mark::LimitRaised,
         Mark::ClientsListed,

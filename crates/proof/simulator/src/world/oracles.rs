@@ -283,6 +283,7 @@ impl World {
         for execution in executions {
             check = check
                 .and_then(|()| checkers.revocation.executed(replica, &execution))
+                .and_then(|()| checkers.slot_cost.executed(replica, &execution))
                 .and_then(|()| checkers.exactly_once.executed(replica, execution));
         }
         self.check(check);

@@ -10,6 +10,7 @@
 //! | `m`, partition | the newest members known, and the administrator's word for it |
 //! | `u`, partition | when it was heard of |
 //! | `e` | since before when what is pending has expired |
+//! | `l`, client key | its floor, from version 2 on |
 
 use super::caps::Cap;
 use super::certificate::SignedMembers;
@@ -36,6 +37,7 @@ enum Key {
     Members(PartitionId),
     Heard(PartitionId),
     Expired,
+    Floor(PublicKey),
 }
 
 impl Key {
@@ -69,6 +71,10 @@ impl Key {
                 out.extend_from_slice(&partition.0.to_be_bytes());
             }
             Key::Expired => out.push(b'e'),
+            Key::Floor(client) => {
+                out.push(b'l');
+                client.encode(&mut out);
+            }
         }
         out
     }
@@ -95,6 +101,7 @@ impl Key {
             b'c' => rest.try_into().ok().map(PublicKey).map(Key::Cap),
             b'm' => partition(rest).map(Key::Members),
             b'u' => partition(rest).map(Key::Heard),
+            b'l' => rest.try_into().ok().map(PublicKey).map(Key::Floor),
             b'e' => rest.is_empty().then_some(Key::Expired),
             _ => None,
         }
@@ -155,6 +162,10 @@ impl Book {
         }
     }
 
+    pub(crate) fn put_floor(&mut self, client: PublicKey, floor: u64) {
+        self.put(Key::Floor(client), &floor);
+    }
+
     pub(crate) fn put_members(&mut self, newest: &SignedMembers) {
         self.put(Key::Members(newest.members.partition), newest);
     }
@@ -177,6 +188,7 @@ pub(crate) struct Contents {
     pub members: Vec<SignedMembers>,
     pub heard: BTreeMap<PartitionId, Time>,
     pub expired: Time,
+    pub floors: BTreeMap<PublicKey, u64>,
 }
 
 impl Book {
@@ -218,6 +230,9 @@ impl Book {
                         return Err(CONTRADICTION);
                     }
                     contents.members.push(newest);
+                }
+                Key::Floor(client) => {
+                    contents.floors.insert(client, u64::from_bytes(bytes).map_err(malformed)?);
                 }
                 Key::Expired => contents.expired = Time::from_bytes(bytes).map_err(malformed)?,
                 Key::Heard(partition) => {

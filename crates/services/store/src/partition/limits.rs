@@ -24,6 +24,10 @@ pub const RANGES_PER_CLIENT: usize = crate::limits::OPERATIONS;
 /// Values that the pending transactions of one client key write: for each of them a segment may be needed.
 pub const VALUES_PER_CLIENT: usize = 64 * crate::limits::OPERATIONS;
 
+/// Values that all pending transactions write: half of the segments that a state may have. From version 2 on one client takes no more of them than
+/// others leave free, and so it is with ranges, and with what is held.
+pub const VALUES: usize = 200_000;
+
 /// A transaction that has been pending for so long may be ended by others, milliseconds; where clocks may differ more, later.
 pub const EXPIRY_MS: u64 = 2_000;
 

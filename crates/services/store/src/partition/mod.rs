@@ -11,6 +11,10 @@
 //! - A transaction of which nothing is known, and of which no part can be prepared here any more, counts as aborted. One that was
 //!   committed is forgotten only when that holds in all partitions that took part.
 //! - Nothing that ends a transaction is refused for lack of room: what it writes was reserved when it was prepared.
+//!
+//! From version 2 on nobody makes a partition remember more than its bounds, whoever helps: what others resolve of a client that is at its bound
+//! leaves no record, but raises the client's *floor*. Of its sessions up to there nothing is prepared any more of which there is no record, so
+//! that the vote to abort is final.
 
 mod book;
 mod caps;
@@ -41,7 +45,7 @@ use book::{Book, Contents};
 use bytes::Bytes;
 use caps::Cap;
 use locks::Locks;
-use perdura_execution::{RestoreError, Standing, StateLimit};
+use perdura_execution::{Meter, RestoreError, Standing, StateLimit};
 use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Slot, Time, seeded};
 use recent::Recent;
 use records::{Record, Records, Taken};
@@ -62,11 +66,15 @@ pub struct Place {
 
 /// Whose command it is, and what the core says of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Asker<'a> {
     pub session: SessionId,
     pub administrator: PublicKey,
     /// Of the session that the command asks about.
     pub standing: Option<Standing>,
+    /// Of what the command costs.
+    pub meter: &'a Meter,
+    /// Agreed time.
+    pub time: Time,
 }
 
 /// The entries, and how many of them there may be.
@@ -93,11 +101,18 @@ pub(crate) struct Partition {
     heard: BTreeMap<PartitionId, Time>,
     /// What has been pending since before this has expired.
     expired: Time,
+    /// Of clients that were at their bound: sessions up to this prepare nothing new here.
+    floors: BTreeMap<PublicKey, u64>,
+    /// Of the store's rules.
+    version: u16,
     /// Not part of the state.
     tally: Tally,
     /// Neither.
     recent: Recent,
 }
+
+/// What looking at a participant of a record counts for.
+const RECORD_STEP: usize = 256;
 
 /// What is heard of a partition is noted as often as this, milliseconds.
 const HEARD_MS: u64 = 1_000;
@@ -121,6 +136,8 @@ impl Partition {
             words: BTreeMap::new(),
             heard: BTreeMap::new(),
             expired: Time(0),
+            floors: BTreeMap::new(),
+            version: 1,
             tally: Tally::default(),
             recent: Recent::default(),
         }
@@ -132,6 +149,10 @@ impl Partition {
 
     pub(crate) fn book(&self) -> &SegmentMap {
         &self.book.0
+    }
+
+    pub(crate) fn set_version(&mut self, version: u16) {
+        self.version = version;
     }
 
     pub(crate) fn on_time(&mut self, clock: Time) {
@@ -159,8 +180,9 @@ impl Partition {
     pub(crate) fn unreserved(&self, limit: StateLimit) -> StateLimit {
         let taken = if seeded!(CommitRefused) { Taken::default() } else { self.records.taken() };
         let segments = self.book.0.segments() + taken.values;
+        let book = if self.version > 1 { self.book.0.bytes() } else { 0 };
         StateLimit {
-            bytes: limit.bytes.saturating_sub(taken.growth),
+            bytes: limit.bytes.saturating_sub(taken.growth).saturating_sub(book),
             segments: limit.segments.saturating_sub(segments),
         }
     }
@@ -224,7 +246,7 @@ impl Partition {
     pub(crate) fn execute(
         &mut self,
         entries: Entries<'_>,
-        asker: &Asker,
+        asker: &Asker<'_>,
         command: PartitionCommand,
     ) -> Result<PartitionReply, String> {
         match command {
@@ -263,6 +285,33 @@ impl Partition {
             | PartitionCommand::Over { .. }
             | PartitionCommand::Show { .. }
             | PartitionCommand::Roster { .. } => self.query(&command),
+        }
+    }
+
+    /// Whether a command may wait for another slot. What ends transactions, or was voted on, is in others' way.
+    pub(crate) fn may_be_put_off(&self, command: &[u8]) -> bool {
+        match PartitionCommand::read(command) {
+            Ok(
+                PartitionCommand::Prepare { intent, .. }
+                | PartitionCommand::PrepareLast { intent, .. },
+            ) => self.records.get(intent.id()).is_none(),
+            Ok(
+                PartitionCommand::Finish { .. }
+                | PartitionCommand::Resolve { .. }
+                | PartitionCommand::Expire { .. }
+                | PartitionCommand::Fence { .. }
+                | PartitionCommand::Members(_)
+                | PartitionCommand::Force { .. },
+            ) => false,
+            Ok(
+                PartitionCommand::Forget { .. }
+                | PartitionCommand::Validate { .. }
+                | PartitionCommand::Pending { .. }
+                | PartitionCommand::Over { .. }
+                | PartitionCommand::Show { .. }
+                | PartitionCommand::Roster { .. },
+            )
+            | Err(_) => true,
         }
     }
 
@@ -321,7 +370,7 @@ impl Partition {
     fn finish(
         &mut self,
         map: &mut SegmentMap,
-        asker: &Asker,
+        asker: &Asker<'_>,
         (transaction, commit): (TransactionId, bool),
         votes: &[Certificate],
     ) -> Result<PartitionReply, String> {
@@ -420,7 +469,7 @@ impl Partition {
 
     fn resolve(
         &mut self,
-        asker: &Asker,
+        asker: &Asker<'_>,
         intent: Intent,
         expired: Option<&Certificate>,
     ) -> Result<PartitionReply, String> {
@@ -431,7 +480,7 @@ impl Partition {
         if let Some(record) = self.records.get(transaction) {
             return Ok(voted(record.vote.clone()));
         }
-        let is_fenced = intent.counter < self.fence_of(session);
+        let is_fenced = intent.counter < self.fence_of(session) || self.is_below_floor(session);
         if is_fenced || asker.standing == Some(Standing::Over) {
             // Its part was never here, or nobody can need what became of it; and it will not come any more.
             let vote = Vote::Abort(Reason::Fenced);
@@ -450,8 +499,15 @@ impl Partition {
                 return Ok(outdated);
             }
         }
-        // What others resolve is pending elsewhere, and so bounded there.
-        if asker.session.client == intent.client {
+        if self.version > 1 {
+            if self.has_place_for_record(intent.client).is_err() {
+                self.raise_floor(session);
+                let vote = Vote::Abort(Reason::Fenced);
+                self.tally.voted(&vote);
+                return Ok(voted(vote));
+            }
+        } else if asker.session.client == intent.client {
+            // What others resolve is pending elsewhere, and so bounded there.
             self.has_place_for_record(intent.client)?;
         }
         if !seeded!(AbortNotKept) {
@@ -483,19 +539,33 @@ impl Partition {
         }
     }
 
+    /// Whether nothing of a session is prepared here any more, but for what there is a record of.
+    fn is_below_floor(&self, session: SessionId) -> bool {
+        self.floors.get(&session.client).is_some_and(|floor| session.nonce <= *floor)
+    }
+
+    /// Its client has as many records as it may, and one more of this session would be needed.
+    fn raise_floor(&mut self, session: SessionId) {
+        let floor = self.floors.entry(session.client).or_default();
+        if session.nonce > *floor {
+            *floor = session.nonce;
+            self.book.put_floor(session.client, session.nonce);
+        }
+    }
+
     fn fence_of(&self, session: SessionId) -> u64 {
         self.fences.get(&session).copied().unwrap_or(0)
     }
 
     /// Up to where nothing of a session is pending, nor will be. Nothing of one that is over can come any more.
     fn fenced(&self, session: SessionId, standing: Option<Standing>) -> u64 {
-        if standing != Some(Standing::Over) {
+        if standing != Some(Standing::Over) && !self.is_below_floor(session) {
             return self.fence_of(session);
         }
         self.records.lowest_pending(session).unwrap_or(u64::MAX)
     }
 
-    fn fence(&mut self, asker: &Asker, session: SessionId, below: u64) -> PartitionReply {
+    fn fence(&mut self, asker: &Asker<'_>, session: SessionId, below: u64) -> PartitionReply {
         let standing = asker.standing;
         let is_own = asker.session.client == session.client;
         if is_own && standing == Some(Standing::Open) {
@@ -516,7 +586,12 @@ impl Partition {
         }
     }
 
-    fn forget(&mut self, asker: &Asker, session: SessionId, fences: &[Fence]) -> PartitionReply {
+    fn forget(
+        &mut self,
+        asker: &Asker<'_>,
+        session: SessionId,
+        fences: &[Fence],
+    ) -> PartitionReply {
         let mut elsewhere: BTreeMap<(PartitionId, u64), u64> = BTreeMap::new();
         for Fence { proof, nonce, below, signed } in fences {
             if let Some(outdated) = self.outdated(proof) {
@@ -537,7 +612,11 @@ impl Partition {
             !record.is_pending() && (seeded!(ForgottenUnfenced) || elsewhere.all(|is_over| is_over))
         };
         let own = self.fenced(session, asker.standing);
-        let below = self.records.below(session, own).filter(|(_, record)| over(record));
+        let below = self.records.below(session, own).inspect(|(_, record)| {
+            // It only ends: what is charged beyond the budget counts for what comes next.
+            let _ = asker.meter.charge(RECORD_STEP * record.intent.participants.len());
+        });
+        let below = below.filter(|(_, record)| over(record));
         let gone: Vec<TransactionId> = below.map(|(id, _)| id).take(limits::FORGOTTEN).collect();
         self.tally.forgot(gone.len());
         for id in &gone {
@@ -547,7 +626,11 @@ impl Partition {
         PartitionReply::Forgotten { count: gone.len() as u32 }
     }
 
-    fn learn(&mut self, asker: &Asker, newest: SignedMembers) -> Result<PartitionReply, String> {
+    fn learn(
+        &mut self,
+        asker: &Asker<'_>,
+        newest: SignedMembers,
+    ) -> Result<PartitionReply, String> {
         if newest.administrator != asker.administrator {
             return Err("this is not the administrator's word".into());
         }
@@ -578,7 +661,7 @@ impl Partition {
     fn force(
         &mut self,
         map: &mut SegmentMap,
-        asker: &Asker,
+        asker: &Asker<'_>,
         intent: Intent,
         commit: bool,
     ) -> Result<PartitionReply, String> {
@@ -612,9 +695,10 @@ impl Partition {
     pub(crate) fn restore(place: Place, book: SegmentMap) -> Result<Partition, RestoreError> {
         const CONTRADICTION: RestoreError = RestoreError::Contradiction("locks of the partition");
         let book = Book(book);
-        let Contents { records, fences, caps, members, heard, expired } = book.contents()?;
+        let Contents { records, fences, caps, members, heard, expired, floors } =
+            book.contents()?;
         let mut partition =
-            Partition { book, fences, caps, heard, expired, ..Partition::new(place) };
+            Partition { book, fences, caps, heard, expired, floors, ..Partition::new(place) };
         for newest in members {
             let known = partition.members.get_mut(&newest.members.partition);
             *known.ok_or(CONTRADICTION)? = newest.members.clone();

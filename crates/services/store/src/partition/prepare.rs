@@ -4,14 +4,16 @@ use super::caps::Cap;
 use super::certificate::Certificate;
 use super::intent::{Intent, digest_of_part};
 use super::locks::Touched;
-use super::records::{Held, Record};
+use super::records::{Held, Record, Taken};
 use super::reply::{Blocker, PartitionReply, Reason, Vote};
-use super::{Asker, Entries, Partition, limits};
+use super::{Asker, Entries, Participant, Partition, limits};
 use crate::plan::Plan;
 use crate::segment::entry_bytes;
 use crate::{Operation, OperationResult, Transaction};
 use bytes::Bytes;
-use perdura_protocol::{PartitionId, PublicKey, SessionId, seeded};
+use perdura_execution::Meter;
+use perdura_protocol::limits::{NONCE_MS, NONCES_PER_MS};
+use perdura_protocol::{PartitionId, PublicKey, SessionId, Time, seeded};
 
 impl Partition {
     /// That this partition takes part in it, and how its client is named here.
@@ -33,7 +35,7 @@ impl Partition {
     pub(super) fn prepare(
         &mut self,
         entries: Entries<'_>,
-        asker: &Asker,
+        asker: &Asker<'_>,
         (intent, operations): (Intent, Vec<Operation>),
         others: Option<&[Certificate]>,
     ) -> Result<PartitionReply, String> {
@@ -69,13 +71,15 @@ impl Partition {
             }
             return Ok(voted(vote, None));
         }
-        if intent.counter < self.fence_of(session) && !seeded!(FenceIgnored) {
+        let is_fenced = intent.counter < self.fence_of(session) && !seeded!(FenceIgnored);
+        if is_fenced || self.is_below_floor(session) {
             let vote = Vote::Abort(Reason::Fenced);
             self.tally.voted(&vote);
             return Ok(voted(vote, None));
         }
+        self.check_nonces(&intent, asker.time)?;
         self.has_place_for_record(intent.client)?;
-        match self.consider(&entries, &intent, &transaction_part, others.is_some()) {
+        match self.consider(&entries, &intent, (&transaction_part, asker.meter), others.is_some()) {
             Ok((held, results)) if others.is_some() => {
                 let (vote, since) = (Vote::Commit, self.now);
                 self.tally.voted(&vote);
@@ -103,6 +107,18 @@ impl Partition {
         }
     }
 
+    /// That all sessions which a transaction names could have been opened by now: what is said of one that is far in the future could not be
+    /// forgotten before.
+    fn check_nonces(&self, intent: &Intent, time: Time) -> Result<(), String> {
+        let ahead_ms = NONCE_MS.saturating_add(self.place.max_skew_ms.saturating_mul(2));
+        let latest_ms = time.0.saturating_add(ahead_ms);
+        let is_early = |one: &Participant| one.nonce / NONCES_PER_MS <= latest_ms;
+        if self.version == 1 || intent.participants.iter().all(is_early) {
+            return Ok(());
+        }
+        Err("the transaction names a session that cannot have been opened yet".into())
+    }
+
     /// That one more transaction of a client can be remembered.
     pub(super) fn has_place_for_record(&self, client: PublicKey) -> Result<(), String> {
         if self.records.of_client(client).remembered < limits::RECORDS_PER_CLIENT {
@@ -121,7 +137,7 @@ impl Partition {
         &mut self,
         entries: &Entries<'_>,
         intent: &Intent,
-        transaction: &Transaction,
+        (transaction, meter): (&Transaction, &Meter),
         decides: bool,
     ) -> Result<(Held, Vec<OperationResult>), Reason> {
         if intent.map != self.place.map.version || !self.has_all_keys(transaction) {
@@ -135,7 +151,7 @@ impl Partition {
         if !decides && share.pending >= cap {
             return Err(Reason::Cap { pending: cap });
         }
-        let plan = Plan::of(entries.map, transaction).map_err(|_| Reason::TooMuch)?;
+        let plan = Plan::of(entries.map, transaction, meter).map_err(|_| Reason::TooMuch)?;
         let failed = plan.result.failed;
         let touched = Touched::of(transaction, plan.seen.clone());
         let blocker = self.against(&touched);
@@ -146,7 +162,8 @@ impl Partition {
             return Err(Reason::Failed { operation });
         }
         let ranges = share.taken.ranges + touched.intervals.len();
-        if !decides && (ranges > limits::RANGES_PER_CLIENT || !self.locks.has_room(&touched)) {
+        let most = self.may_take(limits::RANGES_PER_CLIENT, limits::RANGES, |taken| taken.ranges);
+        if !decides && (ranges > most || !self.locks.has_room(&touched)) {
             return Err(Reason::Conflict(Blocker::Ranges));
         }
         if plan.exceeds(entries.map, self.unreserved(entries.limit)) {
@@ -164,15 +181,30 @@ impl Partition {
         let growth = plan.changes.iter().fold(0, growth);
         let held = Held { touched, writes: plan.changes, growth };
         let taken = held.takes();
-        if share.taken.values + taken.values > limits::VALUES_PER_CLIENT {
+        let most = self.may_take(limits::VALUES_PER_CLIENT, limits::VALUES, |taken| taken.values);
+        if share.taken.values + taken.values > most {
             return Err(Reason::Cap { pending: share.pending });
         }
         // What is held is beside the entries: a quarter of their room.
-        if self.records.taken().held + taken.held > entries.limit.bytes / 4 {
+        let quarter = entries.limit.bytes / 4;
+        if self.records.taken().held + taken.held > quarter {
+            return Err(Reason::Room);
+        }
+        let most = self.may_take(quarter as usize, quarter as usize, |taken| taken.held as usize);
+        if share.taken.held + taken.held > most as u64 {
             return Err(Reason::Room);
         }
         self.answered_by_others(intent)?;
         Ok((held, plan.result.results))
+    }
+
+    /// How much of something one client may take for its pending transactions: no more than what all leave free, so that those who take as much
+    /// as they can leave as much to each other client (dynamic thresholds, Choudhury and Hahne, 1998).
+    fn may_take(&self, most: usize, of_all: usize, what: fn(Taken) -> usize) -> usize {
+        if self.version == 1 {
+            return most;
+        }
+        most.min(of_all.saturating_sub(what(self.records.taken())))
     }
 
     fn has_all_keys(&self, transaction: &Transaction) -> bool {

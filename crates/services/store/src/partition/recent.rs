@@ -3,16 +3,23 @@
 //!
 //! Not part of the state: a replica that took it over from others, or has just been started, does not know what was changed before.
 //!
-//! Invariant: every change behind slot `since` is in `changes`, in order.
+//! Invariants:
+//! - every change behind slot `since` is in `changes`, in order;
+//! - `last` has the keys of `changes`, each with the slot of its last one and how many there are.
 
 use super::locks::Touched;
 use crate::plan::Interval;
 use bytes::Bytes;
+use perdura_execution::{Meter, TooCostly};
 use perdura_protocol::Slot;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Changes that are remembered: between a read and its validation there are a few, and each validation goes through those.
+/// Changes that are remembered: between a read and its validation there are a few. A validation goes through those, or looks up what was read,
+/// whichever is less.
 const CHANGES: usize = 16_384;
+
+/// What looking at a change, or looking a key up, counts for.
+const STEP: usize = 128;
 
 /// Bytes of their keys.
 const BYTES: usize = 4 * 1024 * 1024;
@@ -25,6 +32,7 @@ pub(crate) struct Recent {
     /// None before any is.
     since: Option<Slot>,
     changes: VecDeque<(Slot, Bytes)>,
+    last: BTreeMap<Bytes, (Slot, usize)>,
     bytes: usize,
 }
 
@@ -43,22 +51,45 @@ impl Recent {
         {
             self.since = Some(slot);
             self.bytes -= key.len();
+            if let Some((_, count)) = self.last.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.last.remove(&key);
+                }
+            }
         }
-        self.changes.push_back((self.now, Bytes::copy_from_slice(key)));
+        let key = Bytes::copy_from_slice(key);
+        self.changes.push_back((self.now, key.clone()));
+        let last = self.last.entry(key).or_insert((self.now, 0));
+        *last = (self.now, last.1 + 1);
     }
 
     /// Whether something of this was changed behind a slot, as far as it is known: else it may have been.
-    pub(crate) fn may_have_changed(&self, since: Slot, touched: &Touched) -> bool {
+    ///
+    /// # Errors
+    /// When looking takes more work than a read may.
+    pub(crate) fn may_have_changed(
+        &self,
+        since: Slot,
+        touched: &Touched,
+        meter: &Meter,
+    ) -> Result<bool, TooCostly> {
         if self.since.is_none_or(|known| since < known) {
-            return true;
+            return Ok(true);
         }
-        let mut changes =
-            self.changes.iter().rev().take_while(|(slot, _)| *slot > since).peekable();
-        if changes.peek().is_none() {
-            return false;
+        let first = self.changes.partition_point(|(slot, _)| *slot <= since);
+        let changes = self.changes.len() - first;
+        if changes == 0 {
+            return Ok(false);
         }
+        if touched.intervals.is_empty() && touched.reads.len() < changes {
+            meter.charge(STEP * touched.reads.len())?;
+            let changed = |key: &Bytes| self.last.get(key).is_some_and(|(slot, _)| *slot > since);
+            return Ok(touched.reads.iter().any(changed));
+        }
+        meter.charge(STEP * changes)?;
         let sought = Sought::of(touched);
-        changes.any(|(_, key)| sought.has(key))
+        Ok(self.changes.range(first..).any(|(_, key)| sought.has(key)))
     }
 }
 
@@ -114,16 +145,58 @@ mod tests {
         }
     }
 
+    /// By looking keys up, and by going through the changes: an interval with nothing in it makes it do that.
+    fn may_have(recent: &Recent, since: u64, touched: &Touched) -> bool {
+        let meter = Meter::without_limit();
+        let is_changed = recent.may_have_changed(Slot(since), touched, &meter).unwrap();
+        let mut other = touched.clone();
+        other.intervals.push(Interval { start: text("b"), end: Some(text("b")) });
+        assert_eq!(recent.may_have_changed(Slot(since), &other, &meter), Ok(is_changed));
+        is_changed
+    }
+
+    /// A key that is changed again and again is looked up by its last change, also when earlier ones are forgotten.
+    #[test]
+    fn what_is_changed_often_is_known_by_its_last_change() {
+        let mut recent = Recent::default();
+        let mut below = choices(9);
+        let mut last = BTreeMap::new();
+        for slot in 1..=3 * CHANGES as u64 {
+            recent.enter(Slot(slot / 3));
+            let key = text(["a", "c", "d", "e"][below(4)]);
+            recent.note(&key);
+            last.insert(key, slot / 3);
+        }
+        recent.enter(Slot(CHANGES as u64 + 1));
+        recent.note(b"z");
+        for (key, slot) in last {
+            let one = Touched { reads: [key].into(), ..Touched::default() };
+            assert!(may_have(&recent, slot - 1, &one) && !may_have(&recent, slot, &one));
+        }
+        assert_eq!(recent.last.values().map(|(_, count)| count).sum::<usize>(), CHANGES);
+    }
+
+    #[test]
+    fn what_is_too_much_work_is_said() {
+        let mut recent = Recent::default();
+        for slot in 1..=1_000 {
+            recent.enter(Slot(slot));
+            recent.note(b"k");
+        }
+        let all = touched(&[], &[("", None)]);
+        assert_eq!(recent.may_have_changed(Slot(1), &all, &Meter::up_to(100)), Err(TooCostly));
+    }
+
     #[test]
     fn what_was_changed_behind_a_slot_is_known() {
         let mut recent = Recent::default();
         let some = touched(&["k"], &[("p", Some("q"))]);
-        assert!(recent.may_have_changed(Slot(9), &some), "nothing has been carried out yet");
+        assert!(may_have(&recent, 9, &some), "nothing has been carried out yet");
         for (slot, key) in [(7, "k"), (8, "j"), (9, "px"), (10, "q"), (11, "z")] {
             recent.enter(Slot(slot));
             recent.note(key.as_bytes());
         }
-        let changed = |since, touched: &Touched| recent.may_have_changed(Slot(since), touched);
+        let changed = |since, touched: &Touched| may_have(&recent, since, touched);
         assert!(changed(5, &touched(&["a"], &[])), "what was changed before 7 is not known");
         assert!(!changed(6, &touched(&["a"], &[])));
         assert!(changed(6, &touched(&["k"], &[])) && !changed(7, &touched(&["k"], &[])));
@@ -140,10 +213,10 @@ mod tests {
             recent.note(b"k");
         }
         let other = touched(&["other"], &[]);
-        assert!(!recent.may_have_changed(Slot(0), &other));
+        assert!(!may_have(&recent, 0, &other));
         recent.note(b"k");
-        assert!(recent.may_have_changed(Slot(0), &other));
-        assert!(!recent.may_have_changed(Slot(1), &other));
+        assert!(may_have(&recent, 0, &other));
+        assert!(!may_have(&recent, 1, &other));
         assert_eq!(recent.changes.len(), CHANGES);
         for _ in 0..2 * CHANGES {
             recent.note(&[7; 1_000]);

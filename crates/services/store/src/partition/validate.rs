@@ -5,6 +5,7 @@ use super::{Blocker, Partition, PartitionReply};
 use crate::map::SegmentMap;
 use crate::plan::{Plan, Seen};
 use crate::{Operation, Transaction};
+use perdura_execution::Meter;
 use perdura_protocol::{Slot, seeded};
 
 impl Partition {
@@ -15,6 +16,7 @@ impl Partition {
         map: &SegmentMap,
         since: Slot,
         operations: &[Operation],
+        meter: &Meter,
     ) -> Result<PartitionReply, String> {
         let transaction = Transaction { operations: operations.to_vec() };
         transaction.validate().map_err(|error| error.to_string())?;
@@ -25,12 +27,12 @@ impl Partition {
         let is_free = |touched: &Touched| {
             seeded!(ValidatedUnderLock) || self.locks.against(touched).is_none()
         };
-        if !self.recent.may_have_changed(since, &whole) && is_free(&whole) {
+        if !self.recent.may_have_changed(since, &whole, meter)? && is_free(&whole) {
             return Ok(PartitionReply::Validated { holds: true });
         }
-        let plan = Plan::of(map, &transaction)?;
+        let plan = Plan::of(map, &transaction, meter)?;
         let touched = Touched::of(&transaction, plan.seen);
-        if self.recent.may_have_changed(since, &touched) {
+        if self.recent.may_have_changed(since, &touched, meter)? {
             return Ok(PartitionReply::Validated { holds: false });
         }
         let blocker = self.against(&touched).filter(|_| !is_free(&touched));

@@ -217,7 +217,7 @@ fn keys_of_another_partition_and_other_maps_get_a_vote_to_abort() {
     assert_eq!(reason(world.prepare(&write_only, client(1), &two_writes("1")[0])), Reason::Writes);
     // The same without a transaction over several.
     let put = StoreCommand::Put { key: bytes("b9"), value: bytes("1") };
-    let refused = world.stores[0].execute(&crate::support::CONTEXT, &put.to_bytes());
+    let refused = world.stores[0].execute(&crate::support::context(), &put.to_bytes());
     assert!(refused.unwrap_err().contains("is in partition 1"));
 }
 
@@ -400,13 +400,13 @@ fn who_is_there_to_end_transactions_does_nothing_else() {
     assert!(refused.unwrap_err().contains("for ending transactions"));
     let put = StoreCommand::Put { key: bytes("a1"), value: bytes("1") };
     let context =
-        perdura_execution::ExecutionContext { session: resolver, ..crate::support::CONTEXT };
+        perdura_execution::ExecutionContext { session: resolver, ..crate::support::context() };
     let refused = world.stores[0].execute(&context, &put.to_bytes());
     assert!(refused.unwrap_err().contains("for ending transactions"));
     let get = StoreCommand::Get { key: bytes("a1") }.to_bytes();
-    let refused = world.stores[0].query_by(RESOLVER, &get).unwrap();
+    let refused = world.stores[0].query_by(RESOLVER, &get, &Default::default()).unwrap();
     assert!(refused.unwrap_err().contains("for ending transactions"));
-    assert!(world.stores[0].query_by(client(1).client, &get).unwrap().is_ok());
+    assert!(world.stores[0].query_by(client(1).client, &get, &Default::default()).unwrap().is_ok());
     let intent = world.intent(client(1), 1, false, &parts);
     for part in &parts {
         assert!(is_commit(&world.prepare(&intent, client(1), part)));

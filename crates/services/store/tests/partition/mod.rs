@@ -2,6 +2,7 @@
 
 mod attacks;
 mod books;
+mod bounds_by_key;
 mod encoding;
 mod last;
 mod measures;

@@ -1,6 +1,6 @@
 //! Several partitions in one place, each a store by itself whose replicas' keys are here, and clients of them.
 
-use crate::support::{CONTEXT, bytes, read, write};
+use crate::support::{bytes, context, read, write};
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Service, Standing};
 use perdura_protocol::attestation::attest;
@@ -25,6 +25,8 @@ pub const RESOLVER: PublicKey = PublicKey([77; 32]);
 pub struct World {
     pub map: Arc<Map>,
     pub limit: u64,
+    /// Of the store's rules.
+    pub version: u16,
     pub stores: Vec<Store>,
     pub members: Vec<Vec<SecretKey>>,
     pub configurations: Vec<u64>,
@@ -91,6 +93,7 @@ impl World {
         let mut world = World {
             map: map.clone(),
             limit,
+            version: 0,
             stores,
             configurations: vec![0; partitions],
             members,
@@ -99,8 +102,15 @@ impl World {
             standing: Standing::Open,
             administrator: SecretKey::from_seed(SCHEME, [200; 32]),
         };
+        world.go_on_under(2);
         world.pass(1_000_000);
         world
+    }
+
+    /// The version of the store's rules is another one.
+    pub fn go_on_under(&mut self, version: u16) {
+        self.version = version;
+        self.stores.iter_mut().for_each(|store| store.set_version(version));
     }
 
     pub fn pass(&mut self, ms: u64) {
@@ -119,7 +129,7 @@ impl World {
             time: Time(self.clock),
             administrator: self.administrator.public(),
             other: Some(self.standing),
-            ..CONTEXT
+            ..context()
         }
     }
 
@@ -155,6 +165,12 @@ impl World {
             PartitionReply::Blocked(blocker) => Plain::Blocked(blocker),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Why a command of every store is refused, if it is.
+    pub fn refusal(&mut self, at: u16, command: &StoreCommand) -> Option<String> {
+        let context = self.context(client(99));
+        self.stores[usize::from(at)].execute(&context, &command.to_bytes()).err()
     }
 
     pub fn get(&mut self, key: &str) -> Option<Bytes> {
@@ -279,7 +295,9 @@ impl World {
                 max_skew_ms: 500,
             };
             let mut restored = Store::partitioned(self.limit, place);
+            restored.set_version(self.version);
             restored.restore(segments).unwrap();
+            restored.set_version(self.version);
             assert_eq!(digests(&restored), digests(store));
             // Also before the first batch: replicas that were never restored say so, too.
             assert_eq!(

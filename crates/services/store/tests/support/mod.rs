@@ -10,24 +10,27 @@ use perdura_store::{
 };
 use std::collections::BTreeMap;
 
-pub const CONTEXT: ExecutionContext = ExecutionContext {
-    slot: Slot(1),
-    time: Time(1),
-    clock: Time(1),
-    session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
-    number: 1,
-    cluster: ClusterId([1; 16]),
-    batch: Digest::ZERO,
-    administrator: PublicKey([200; 32]),
-    other: None,
-};
+pub fn context() -> ExecutionContext {
+    ExecutionContext {
+        slot: Slot(1),
+        time: Time(1),
+        clock: Time(1),
+        session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
+        number: 1,
+        cluster: ClusterId([1; 16]),
+        batch: Digest::ZERO,
+        administrator: PublicKey([200; 32]),
+        other: None,
+        meter: Default::default(),
+    }
+}
 
 pub fn bytes(content: impl AsRef<[u8]>) -> Bytes {
     Bytes::copy_from_slice(content.as_ref())
 }
 
 pub fn execute(store: &mut Store, command: &StoreCommand) -> Result<StoreReply, String> {
-    let reply = store.execute(&CONTEXT, &command.to_bytes())?;
+    let reply = store.execute(&context(), &command.to_bytes())?;
     Ok(StoreReply::from_bytes(reply).unwrap())
 }
 

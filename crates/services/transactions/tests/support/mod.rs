@@ -122,7 +122,7 @@ impl Partitions {
         command: &[u8],
     ) -> Result<Answer, CallError> {
         let index = partition.index();
-        match self.stores[index].query_by(session.client, command) {
+        match self.stores[index].query_by(session.client, command, &Default::default()) {
             Some(Ok(reply)) if self.random.below(50) > 0 => {
                 let slot = Some(Slot(self.slots[index]));
                 Ok(Answer { reply, proof: None, slot })
@@ -166,6 +166,7 @@ impl Partitions {
             batch: Digest::ZERO,
             administrator: PublicKey([3; 32]),
             other: other.map(standing),
+            meter: Default::default(),
         };
         let reply = store.execute(&context, command).map_err(|why| refused(&why))?;
         let proof = store.attested(&reply).map(|leaf| {

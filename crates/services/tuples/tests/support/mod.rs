@@ -27,6 +27,7 @@ pub fn context(client: u8, time: u64) -> ExecutionContext {
         batch: Digest::ZERO,
         administrator: key(200),
         other: None,
+        meter: Default::default(),
     }
 }
 
@@ -181,7 +182,7 @@ pub fn query(
     client: u8,
     command: &TupleCommand,
 ) -> Option<Result<TupleReply, String>> {
-    let reply = spaces.query_by(key(client), &command.to_bytes())?;
+    let reply = spaces.query_by(key(client), &command.to_bytes(), &Default::default())?;
     Some(reply.map(|reply| TupleReply::from_bytes(reply).unwrap()))
 }
 

@@ -3,6 +3,7 @@
 mod attesting;
 mod lifetime;
 mod lossy;
+mod put_off;
 mod reading;
 mod roll_call;
 mod sessions;

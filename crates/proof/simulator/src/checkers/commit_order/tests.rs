@@ -25,6 +25,7 @@ fn execution(number: u64, command: &StoreCommand, reply: &StoreReply) -> Executi
         command: command.to_bytes(),
         ahead_ms: 0,
         state_bytes: 0,
+        cost: None,
         reply: Some(Ok(reply.to_bytes())),
     }
 }

@@ -24,6 +24,7 @@ fn executed(client: PublicKey, operation: Operation, reply: &TupleReply) -> Step
         command: command.to_bytes(),
         ahead_ms: 0,
         state_bytes: 0,
+        cost: None,
         reply: Some(Ok(reply.to_bytes())),
     })
 }

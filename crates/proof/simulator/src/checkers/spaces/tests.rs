@@ -112,6 +112,7 @@ impl Run {
                 batch,
                 administrator,
                 other,
+                meter: Default::default(),
             };
             let command = command.to_bytes();
             let reply = match self.service.execute_or_wait(&context, &command, &mut released) {
@@ -119,9 +120,18 @@ impl Run {
                 Progress::Waits => None,
             };
             let ahead_ms = self.ahead_ms;
-            let state_bytes = 0;
-            let execution =
-                Execution { slot, batch, session, number, command, ahead_ms, state_bytes, reply };
+            let (state_bytes, cost) = (0, None);
+            let execution = Execution {
+                slot,
+                batch,
+                session,
+                number,
+                command,
+                ahead_ms,
+                state_bytes,
+                cost,
+                reply,
+            };
             steps.push(Step::Executed(execution));
             steps.extend(released.drain(..).map(Step::Released));
         }

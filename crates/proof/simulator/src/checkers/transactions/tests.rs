@@ -113,6 +113,7 @@ impl Made {
             command: command.clone(),
             ahead_ms: 0,
             state_bytes: self.state_bytes,
+            cost: None,
             reply: Some(Ok(reply.clone())),
         });
         let (invoked, ended) = (self.moment(), Some(self.moment()));

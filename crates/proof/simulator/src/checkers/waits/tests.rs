@@ -14,6 +14,7 @@ fn command(number: u64, operation: Operation, reply: Option<TupleReply>) -> Step
         command: command.to_bytes(),
         ahead_ms: 0,
         state_bytes: 0,
+        cost: None,
         reply: reply.map(|reply| Ok(reply.to_bytes())),
     })
 }

@@ -1,0 +1,166 @@
+//! Reads that are not ordered. One is answered after every slot was executed for which this replica had sent an Accept when the read came
+//! (rule C2).
+//!
+//! Who reads takes turns by key, and what reads cost is bounded twice: what is answered before messages are looked at again, and, while
+//! something is being ordered, what reads that are large take of the time. A client whose read waits for too long orders it.
+
+use super::waiting::Capacity;
+use super::{Node, Peer, Stage};
+use bytes::Bytes;
+use perdura_agreement::Now;
+use perdura_execution::Meter;
+use perdura_protocol::limits::COMMAND_COST;
+use perdura_protocol::message::Message;
+use perdura_protocol::{Outcome, PublicKey, Slot, seeded};
+use std::collections::BTreeMap;
+
+/// Reads that wait for slots in agreement, and for their clients' turns; further ones are told to go
+/// the ordered way.
+pub const WAITING_READS: Capacity = Capacity { items: 8192, bytes: 32 * 1024 * 1024 };
+
+/// Reads answered in a round; what arrived meanwhile comes first then.
+const READS_AT_ONCE: usize = 256;
+
+/// What they may cost, in bytes read and answered; one more may exceed it.
+const COST_AT_ONCE: u64 = 2 * 1024 * 1024;
+
+/// A read that costs no more is not paced: the bound of a round is enough.
+const SMALL: u64 = 64 * 1024;
+
+/// What larger ones may cost in a millisecond while something is being ordered: a tenth of what a processor reads and answers in that time.
+const PACE: u64 = 100 * 1024;
+
+/// What one key may read at once beyond that.
+const BURST: u64 = 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct WaitingRead {
+    after: Slot,
+    connection: u64,
+    key: PublicKey,
+    id: u64,
+    command: Bytes,
+}
+
+impl WaitingRead {
+    fn ready(&self, executed: Slot) -> bool {
+        self.after <= executed
+    }
+}
+
+/// What the large reads of clients cost lately.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    owed: BTreeMap<PublicKey, u64>,
+    since_ms: u64,
+}
+
+impl Pace {
+    /// Time passes: what it is worth is shared by all who owe.
+    fn tick(&mut self, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.since_ms, now_ms));
+        if passed_ms > 0 && !self.owed.is_empty() {
+            let paid = passed_ms.saturating_mul(PACE) / self.owed.len() as u64;
+            self.owed.retain(|_, owed| {
+                *owed = owed.saturating_sub(paid);
+                *owed > 0
+            });
+        }
+    }
+
+    /// Whether a client may read more while others wait to be ordered.
+    fn may(&self, key: PublicKey) -> bool {
+        self.owed.get(&key).is_none_or(|owed| *owed < BURST)
+    }
+
+    fn charge(&mut self, key: PublicKey, cost: u64) {
+        if cost > SMALL {
+            *self.owed.entry(key).or_default() += cost;
+        }
+    }
+}
+
+impl Node {
+    pub(super) fn on_read(&mut self, connection: u64, key: PublicKey, id: u64, command: Bytes) {
+        let accepted = self.agreement.highest_accepted();
+        let after = if seeded!(FastReadAtOnce) { Slot(0) } else { accepted };
+        let read = WaitingRead { after, connection, key, id, command };
+        if !self.agreement.voting() {
+            self.reply_read(&read, None);
+            return;
+        }
+        let bytes = read.command.len();
+        if let Err(refused) = self.reads.push(key, read, bytes) {
+            self.reply_read(&refused, None);
+        }
+    }
+
+    pub(super) fn answer_reads(&mut self, now: Now) {
+        // A client's reads wait in the order of their slots: Accepts only reach higher.
+        let executed = self.machine.slot();
+        self.pace.tick(now.monotonic_ms);
+        let all = !self.agreement.is_ordering();
+        let mut cost = 0;
+        for _ in 0..READS_AT_ONCE {
+            if self.is_full() || cost >= COST_AT_ONCE {
+                return;
+            }
+            let pace = &self.pace;
+            let next = self.reads.pop(|read| read.ready(executed) && (all || pace.may(read.key)));
+            let Some((_, read)) = next else { return };
+            cost += self.answer_read(&read);
+        }
+    }
+
+    /// Answers one; what it cost.
+    fn answer_read(&mut self, read: &WaitingRead) -> u64 {
+        let before = self.stages.enter(Stage::Execute);
+        let meter = Meter::up_to(COMMAND_COST);
+        let outcome = self.machine.query_within(read.key, &read.command, &meter);
+        self.counters.reads += 1;
+        self.stages.enter(Stage::Reply);
+        let answer = outcome.as_ref().map_or(0, super::egress::size_of_outcome);
+        self.reply_read(read, outcome);
+        self.stages.go_back(before);
+        let cost = meter.spent() + answer as u64;
+        self.pace.charge(read.key, cost);
+        cost
+    }
+
+    fn reply_read(&mut self, read: &WaitingRead, outcome: Option<Outcome>) {
+        let peer = Peer::Client { connection: read.connection, key: read.key };
+        self.send(&[peer], &Message::ReadReply { id: read.id, slot: self.machine.slot(), outcome });
+    }
+
+    /// Whether a read could be answered at once.
+    pub(super) fn has_reads(&self) -> bool {
+        let executed = self.machine.slot();
+        let all = !self.agreement.is_ordering();
+        self.reads.any_first(|read| read.ready(executed) && (all || self.pace.may(read.key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_reads_are_paced_by_key_and_small_ones_are_not() {
+        let mut pace = Pace::default();
+        let [one, other] = [1, 2].map(|name| PublicKey([name; 32]));
+        pace.tick(1_000);
+        for _ in 0..10_000 {
+            pace.charge(one, SMALL);
+        }
+        assert!(pace.may(one));
+        pace.charge(one, 8 * BURST);
+        assert!(!pace.may(one) && pace.may(other));
+        // 8 MiB at a tenth of the time.
+        pace.tick(1_070);
+        assert!(!pace.may(one));
+        pace.tick(1_080);
+        assert!(pace.may(one));
+        pace.tick(2_000);
+        assert!(pace.owed.is_empty());
+    }
+}
