@@ -71,7 +71,7 @@ fn a_program_that_is_too_old_stops_and_a_newer_one_goes_on() {
     let ask = || runtime.block_on(client.call(Bytes::new(), &options)).unwrap();
     assert_eq!(ask(), Reply::Service(Bytes::from("1")));
     let raised = runtime.spawn(async move {
-        let versions = Versions { rules: 1, service: 2 };
+        let versions = Versions { rules: perdura_protocol::versions::RULES, service: 2 };
         root.administer(AdminCommand::RaiseVersions(versions), &options).await
     });
     // One that is left alone decides nothing, and so has nothing to stop for.

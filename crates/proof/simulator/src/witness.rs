@@ -34,7 +34,7 @@ pub struct Execution {
     pub ahead_ms: u64,
     /// How large the state is then, of a store, bytes.
     pub state_bytes: u64,
-    /// What it cost besides its reply, if it could have been put off for that.
+    /// What it cost beyond its own bytes, if it could have been put off for that.
     pub cost: Option<u64>,
     /// The reply, or the refusal; nothing if the command waits.
     pub reply: Option<Result<Bytes, String>>,
@@ -307,7 +307,16 @@ impl Service for Witnessed {
             command: Bytes::copy_from_slice(command),
             ahead_ms: context.time.0.saturating_sub(context.clock.0),
             state_bytes,
-            cost: (context.meter.is_bounded() && puttable).then(|| context.meter.spent()),
+            cost: (context.meter.is_bounded() && puttable).then(|| {
+                let answer = match &progress {
+                    Progress::Done(Ok(reply)) => reply.len(),
+                    Progress::Done(Err(text)) => text.len(),
+                    Progress::Waits => 0,
+                };
+                // As it came, with a byte that says whose it is.
+                let own = command.len() as u64 + 1;
+                (context.meter.spent() + answer as u64).saturating_sub(own)
+            }),
             reply: match &progress {
                 Progress::Done(result) => Some(result.clone()),
                 Progress::Waits => None,
