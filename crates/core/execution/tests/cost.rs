@@ -212,7 +212,7 @@ fn a_session_that_keeps_many_bytes_of_replies_waits_until_they_are_acknowledged(
     let mut lone = Replica::around(Works::default());
     lone.open(alice);
     assert!(lone.order(&frame(alice, 0, 2, &vec![mebibyte.clone(); 4])).contains(&PUT_OFF));
-    assert_ne!(lone.order(&frame(alice, 0, 1, &[mebibyte.clone()])), [PUT_OFF]);
+    assert_ne!(lone.order(&frame(alice, 0, 1, std::slice::from_ref(&mebibyte))), [PUT_OFF]);
     let after = replica.order(&frame(alice, 4, 4, &[mebibyte.clone(), mebibyte]));
     assert!(!after.contains(&PUT_OFF));
     let (session, _) = replica.0.most_cached();

@@ -280,7 +280,7 @@ impl ClientCore {
         {
             let (nonce, acked) = (session.nonce, session.acked_below());
             let answered = (lowest - frame.first_number) as usize;
-            let commands: Vec<Bytes> = frame.commands().into_iter().skip(answered).collect();
+            let commands: Vec<Bytes> = frame.commands().skip(answered).collect();
             let next = self.build(nonce, acked, lowest, &commands);
             let (leader, linked) = (self.views.leader(), self.linked());
             let Some(session) = &mut self.session else { return };
