@@ -3,8 +3,8 @@
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
 use perdura_protocol::limits::SLOT_COST;
-use perdura_protocol::{PublicKey, Slot};
-use std::collections::BTreeMap;
+use perdura_protocol::{PublicKey, SessionId, Slot};
+use std::collections::{BTreeMap, BTreeSet};
 
 const RULE: &str = "SlotCost (A6)";
 
@@ -15,6 +15,8 @@ struct Spent {
     all: u64,
     // The largest command of each key.
     largest: BTreeMap<PublicKey, u64>,
+    // Commands: one that comes again is of another life of the replica, which began with this slot.
+    commands: BTreeSet<(SessionId, u64)>,
 }
 
 /// The checker.
@@ -28,14 +30,22 @@ impl SlotCost {
     /// A replica executed a command.
     pub fn executed(&mut self, replica: usize, execution: &Execution) -> Check {
         let Some(cost) = execution.cost else { return Ok(()) };
-        self.spends(replica, execution.slot, execution.session.client, cost)
+        self.spends(replica, execution.slot, (execution.session, execution.number), cost)
     }
 
-    fn spends(&mut self, replica: usize, slot: Slot, client: PublicKey, cost: u64) -> Check {
+    fn spends(
+        &mut self,
+        replica: usize,
+        slot: Slot,
+        (session, number): (SessionId, u64),
+        cost: u64,
+    ) -> Check {
+        let client = session.client;
         let spent = self.spent.entry(replica).or_default();
-        if spent.slot != slot {
+        if spent.slot != slot || spent.commands.contains(&(session, number)) {
             *spent = Spent { slot, ..Spent::default() };
         }
+        spent.commands.insert((session, number));
         spent.all += cost;
         let largest = spent.largest.entry(client).or_default();
         *largest = cost.max(*largest);
@@ -58,15 +68,18 @@ mod tests {
     #[test]
     fn a_slot_has_its_budget_and_one_command_of_each_key() {
         let mut checker = SlotCost::default();
-        let [one, other] = [1, 2].map(|name| PublicKey([name; 32]));
+        let [one, other] = [1, 2].map(|name| SessionId { client: PublicKey([name; 32]), nonce: 1 });
         let half = SLOT_COST / 2;
-        for (client, slot) in [(one, 1), (one, 1), (one, 1), (other, 1), (one, 2)] {
-            assert!(checker.spends(0, Slot(slot), client, half).is_ok());
+        for (session, number, slot) in
+            [(one, 1, 1), (one, 2, 1), (one, 3, 1), (other, 1, 1), (one, 4, 2)]
+        {
+            assert!(checker.spends(0, Slot(slot), (session, number), half).is_ok());
         }
-        for slot in [3, 3, 3] {
-            assert!(checker.spends(0, Slot(slot), one, half).is_ok());
+        // A replica that starts again with the same slot spends as much again.
+        for number in [5, 6, 7, 5, 6, 7] {
+            assert!(checker.spends(0, Slot(3), (one, number), half).is_ok());
         }
-        assert!(checker.spends(1, Slot(3), one, half).is_ok());
-        assert!(checker.spends(0, Slot(3), one, 1).is_err());
+        assert!(checker.spends(1, Slot(3), (one, 5), half).is_ok());
+        assert!(checker.spends(0, Slot(3), (one, 8), 1).is_err());
     }
 }
