@@ -7,7 +7,7 @@
 //! Invariants, under version 2:
 //! - a slot costs at most [`SLOT_COST`] and one command of each client key with frames in its batch, beside what is never put off;
 //! - what one key may spend depends on how many keys have frames in the batch, and on nothing else that others do;
-//! - the first command of a key in a slot is begun, whatever it costs;
+//! - the first command of a key in a slot is begun, whatever it costs, unless what it was given again before that used up its share;
 //! - behind a command that is put off nothing of its session is begun in the slot, but for what is never put off.
 
 use perdura_protocol::limits::{COMMAND_COST, SLOT_COST};
