@@ -13,3 +13,4 @@ mod servers;
 mod space;
 mod surroundings;
 mod transactions;
+mod upgrades;

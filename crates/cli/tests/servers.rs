@@ -31,6 +31,11 @@ impl Servers {
         command.args(["--crash", "1", "--partitions", "2", "--base-port", &ports]).args(more);
         let out = Ran::from(command.output().unwrap()).ok();
         assert!(out.contains(" servers, each a group of 3 replicas"), "{out}");
+        Servers::of(directory)
+    }
+
+    /// Of a store whose files are in this directory's `cluster`.
+    pub fn of(directory: tempfile::TempDir) -> Servers {
         let path = directory.path().join("cluster/cluster.toml");
         let cluster = PartitionedCluster::load(&path).unwrap();
         let running = cluster.servers.iter().map(|_| None).collect();

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 impl Servers {
     /// So many keys of each partition.
-    fn keys(&self, each: usize) -> Vec<String> {
+    pub fn keys(&self, each: usize) -> Vec<String> {
         let partitions = self.cluster.map.partitions() as u16;
         let of = |partition| {
             let keys = (0..).map(|number: u32| format!("account-{number}"));
@@ -30,12 +30,12 @@ impl Servers {
         (0..partitions).flat_map(of).collect()
     }
 
-    fn transact(&self, operations: &Value) -> Ran {
+    pub fn transact(&self, operations: &Value) -> Ran {
         self.run(&["kv", "txn", &operations.to_string(), "--json", "--timeout", "60s"])
     }
 }
 
-fn result(ran: &Ran) -> Value {
+pub fn result(ran: &Ran) -> Value {
     serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
@@ -166,7 +166,7 @@ fn a_client_that_is_killed_leaves_nothing_half_done() {
 }
 
 /// Prepares a transaction that writes these keys, one of each partition, in the first so many of them, and dies. Gives its identifier.
-fn leave(servers: &Servers, keys: &[String], prepared: usize) -> String {
+pub fn leave(servers: &Servers, keys: &[String], prepared: usize) -> String {
     leave_opened(servers, keys, prepared, keys.len())
 }
 
@@ -384,7 +384,7 @@ fn the_administrators_key_is_replaced_in_all_partitions_or_in_none() {
 }
 
 /// Moves money between accounts all over until as often as that was told to be done.
-async fn move_money(store: StoreClient, keys: Vec<String>, times: u32, seed: u64) -> u32 {
+pub async fn move_money(store: StoreClient, keys: Vec<String>, times: u32, seed: u64) -> u32 {
     let options = Options { timeout: Duration::from_secs(60), reply_quorum: None };
     let (mut random, mut moved, mut unknown) = (seed, 0, 0);
     while moved < times {

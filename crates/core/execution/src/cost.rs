@@ -112,7 +112,11 @@ impl Spending {
     pub(crate) fn open(&self, session: SessionId) -> Account {
         let spent = self.by_key.get(&session.client).copied().unwrap_or(0);
         let put_off = u64::from(self.put_off.contains(&session));
-        Account { session, share: self.share, spent, put_off, before: put_off }
+        let mut share = self.share;
+        if seeded!(OthersSpend) && self.share < u64::MAX {
+            share = share.saturating_sub(self.by_key.values().sum::<u64>() - spent);
+        }
+        Account { session, share, spent, put_off, before: put_off }
     }
 
     /// A frame was executed.
@@ -151,7 +155,8 @@ impl Account {
 
     /// Whether a command more may be begun that can be put off.
     pub(crate) fn may_begin(&self) -> bool {
-        let has_share = self.spent == 0 || self.spent < self.share || seeded!(ShareIgnored);
+        let first = self.spent == 0 && !seeded!(OthersSpend);
+        let has_share = first || self.spent < self.share || seeded!(ShareIgnored);
         self.put_off == 0 && has_share
     }
 

@@ -101,6 +101,8 @@ bugs! {
         "Votes about any slot are kept, however far ahead."
     ShareIgnored "share-ignored" "A6"
         "A client key that has used up its share of a slot goes on in it."
+    OthersSpend "others-spend" "A6"
+        "What all keys together have spent in a slot counts against a key's share."
     QueriesUnlimited "queries-unlimited" "A6"
         "Every query for states is answered, and makes votes be repeated, however many there are."
 

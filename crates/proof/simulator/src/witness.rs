@@ -291,11 +291,8 @@ impl Service for Witnessed {
     ) -> Progress {
         self.count += u64::from(self.version > 1);
         let before = released.len();
-        // What small commands cost is far below what a slot may: some are taken for large ones. Not of the key-value store, for what renews
-        // sessions is known there from what is decided alone.
-        if self.kind != ServiceKind::KeyValue {
-            let _ = context.meter.charge(weight(command));
-        }
+        // What small commands cost is far below what a slot may: some are taken for large ones.
+        let _ = context.meter.charge(weight(command));
         let puttable = self.inner.service().may_be_put_off(command);
         let progress = self.inner.service_mut().execute_or_wait(context, command, released);
         let state_bytes = match &self.inner {

@@ -230,6 +230,7 @@ impl<G: Groups> Transactions<G> {
         let end_ms = deadline_ms.max(self.groups().now_ms()).saturating_add(GRACE_MS);
         let Votes { heard, decided } =
             self.ask_for_votes(&intent, parts, in_turn, deadline_ms, end_ms).await;
+        self.leave_fenced_sessions(&intent, &heard).await;
         let commit = heard.iter().all(|vote| matches!(vote, Heard::Commit { .. }));
         let (holding, others) = to_be_told(&intent, commit, &heard, decided);
         let attempt = self.outcome(split, commit, heard);
@@ -251,6 +252,15 @@ impl<G: Groups> Transactions<G> {
             self.groups().spawn(ending);
         }
         attempt
+    }
+
+    /// Where a partition prepares nothing more of the session that a transaction named there, the next try is to name another one.
+    async fn leave_fenced_sessions(&self, intent: &Intent, heard: &[Heard]) {
+        for (one, vote) in intent.participants.iter().zip(heard) {
+            if matches!(vote, Heard::Abort { reason: Reason::Fenced, .. }) {
+                self.groups().leave(one.partition, one.nonce).await;
+            }
+        }
     }
 
     /// Where something is changed, all but one vote first, and that one decides: it is shown their votes, and so holds its locks for no
@@ -468,7 +478,7 @@ impl<G: Groups> Transactions<G> {
             Reason::Unreachable { partition: silent, oldest } => {
                 return Attempt::Unreachable { of: partition, partition: silent, oldest };
             }
-            // Somebody ended it for us, or the session did: it is tried again.
+            // Somebody ended it for us, or its session was fenced off: it is tried again, in another session.
             Reason::Resolved | Reason::Fenced => return Attempt::Conflict(Blocker::Other),
             Reason::Cap { pending } => Cause::Cap { pending },
             Reason::Room => Cause::Room,

@@ -38,6 +38,9 @@ pub trait Groups: Send + Sync + 'static {
         deadline_ms: u64,
     ) -> impl Future<Output = Result<u64, CallError>> + Send;
 
+    /// Nothing more is prepared in this session of the client's with a partition's group: later calls go in another one.
+    fn leave(&self, partition: PartitionId, session: u64) -> impl Future<Output = ()> + Send;
+
     /// Has a group carry out a command of its service.
     ///
     /// # Errors

@@ -147,6 +147,12 @@ impl Groups for Live {
         session.map_err(|error| named(error, partition))
     }
 
+    async fn leave(&self, partition: PartitionId, session: u64) {
+        if let Ok((client, _)) = self.group(partition) {
+            client.leave_session(session).await;
+        }
+    }
+
     async fn call(
         &self,
         partition: PartitionId,

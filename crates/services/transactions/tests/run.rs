@@ -4,7 +4,9 @@ use crate::support::*;
 use perdura_client::CallError;
 use perdura_protocol::PartitionId;
 use perdura_protocol::partitions::MAP_VERSION;
-use perdura_store::partition::{Intent, Participant, PartitionCommand, digest_of_part};
+use perdura_store::partition::{
+    Fence, Intent, Participant, PartitionCommand, PartitionReply, digest_of_part, limits,
+};
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
 use perdura_transactions::{
     Counters, Groups, Outcome, Resolver, Split, TransactionError, Transactions, Turn,
@@ -262,7 +264,7 @@ fn what_may_have_been_decided_and_forgotten_is_indeterminate() {
                 lock(&of).now_ms += SECONDS;
                 resolver.look().await;
                 if second == 60 {
-                    lock(&of).end_session(ours.groups().session);
+                    lock(&of).end_session(ours.groups().session_in(PartitionId(0)));
                 }
             }
         })
@@ -297,25 +299,31 @@ fn the_partitions_of_a_transaction_are_those_of_its_parts() {
     }
 }
 
-/// Prepares writes everywhere, and ends nothing.
-async fn prepare_only(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
+/// What a client says of a transaction of this number, in the sessions that it has.
+async fn intent_of(client: &Transactions<Way>, split: &Split, counter: u64) -> Intent {
     let groups = client.groups();
     let deadline_ms = groups.now_ms() + 10 * SECONDS;
-    let split = Split::of(groups.map(), Transaction { operations });
     let mut participants = Vec::new();
     for part in &split.parts {
         let nonce = groups.session(part.partition, deadline_ms).await.unwrap();
         let (partition, part) = (part.partition, digest_of_part(&part.operations));
         participants.push(Participant { partition, nonce, part });
     }
-    let intent = Intent {
+    Intent {
         cluster: groups.map().cluster,
         map: MAP_VERSION,
         client: groups.client(),
         counter,
         read_only: false,
         participants,
-    };
+    }
+}
+
+/// Prepares writes everywhere, and ends nothing.
+async fn prepare_only(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
+    let deadline_ms = client.groups().now_ms() + 10 * SECONDS;
+    let split = Split::of(client.groups().map(), Transaction { operations });
+    let intent = intent_of(&client, &split, counter).await;
     for part in &split.parts {
         let (intent, operations) = (intent.clone(), part.operations.clone());
         let prepare = PartitionCommand::Prepare { intent, operations };
@@ -475,4 +483,48 @@ async fn transfer(
     let operations = operations.into_iter().flatten().collect();
     let outcome = client.transact(Transaction { operations }, true, deadline_ms).await;
     matches!(outcome, Ok(Outcome::Committed { .. }))
+}
+
+/// As many records as a partition keeps of a client are made there, and one more is asked for, which raises its floor; then they are forgotten.
+async fn raise_floor(client: Transactions<Way>, split: Split) {
+    let deadline_ms = client.groups().now_ms() + 3_600 * SECONDS;
+    let ask = async |partition: u16, command: PartitionCommand| {
+        client.ask(PartitionId(partition), &command, deadline_ms).await.unwrap()
+    };
+    for counter in 0..=u64::from(limits::RECORDS_PER_CLIENT) {
+        let intent = intent_of(&client, &split, counter).await;
+        ask(1, PartitionCommand::Resolve { intent, expired: None }).await;
+    }
+    let sessions = [0, 1].map(|index| client.groups().session_in(PartitionId(index)));
+    let below = 1 + u64::from(limits::RECORDS_PER_CLIENT);
+    let (signed, proof) = ask(0, PartitionCommand::Fence { session: sessions[0], below }).await;
+    let PartitionReply::Fenced { below, now: signed, .. } = signed else { panic!("{signed:?}") };
+    let fence = Fence { proof: proof.unwrap(), nonce: sessions[0].nonce, below, signed };
+    let forget = PartitionCommand::Forget { session: sessions[1], fences: vec![fence] };
+    let mut count = 0;
+    while let (PartitionReply::Forgotten { count: more @ 1.. }, _) = ask(1, forget.clone()).await {
+        count += more;
+    }
+    assert_eq!(count, limits::RECORDS_PER_CLIENT);
+}
+
+#[test]
+fn who_is_fenced_off_in_a_session_goes_on_in_another_one() {
+    let shared = Partitions::new(2, 7);
+    lock(&shared).go_on_under(2);
+    let client = client(&shared, 1);
+    let both = vec![write("a1", "1"), write("b1", "1")];
+    let split = Split::of(client.groups().map(), Transaction { operations: both.clone() });
+    run_one(&shared, raise_floor(client.clone(), split));
+    let before = [0, 1].map(|index| client.groups().session_in(PartitionId(index)).nonce);
+    for _ in 0..2 {
+        let written = vec![OperationResult::Written; 2];
+        assert_eq!(transact(&shared, &client, both.clone()), committed(written));
+        let after = [0, 1].map(|index| client.groups().session_in(PartitionId(index)).nonce);
+        assert_eq!(
+            after,
+            before.map(|nonce| nonce + 100),
+            "left once: one for its fence, one for its floor"
+        );
+    }
 }

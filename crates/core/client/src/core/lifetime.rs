@@ -123,11 +123,20 @@ impl ClientCore {
         }
     }
 
-    /// Leaves a session that may be at its end, for another one.
-    pub(super) fn leave_idle_session(&mut self, now_ms: u64) {
-        if self.wants_session()
-            && self.session.as_ref().is_some_and(|session| session.is_idle(now_ms))
-        {
+    /// Has calls go in another session than this one from now on, where it is the one that is open. It is closed when those that are under way
+    /// in it have ended, which later calls wait for. For a session in which the service carries out nothing more of some kind.
+    pub fn leave_session(&mut self, nonce: u64) {
+        if let Some(session) = self.session.as_mut().filter(|session| session.nonce == nonce) {
+            session.left_behind = session.opening.is_none();
+        }
+    }
+
+    /// Closes a session that may be at its end, or that was left, for another one.
+    pub(super) fn change_session(&mut self, now_ms: u64) {
+        let is_over = |session: &Session| {
+            session.is_idle(now_ms) || (session.left_behind && !session.in_flight())
+        };
+        if self.wants_session() && self.session.as_ref().is_some_and(is_over) {
             self.close_session();
         }
     }

@@ -20,7 +20,7 @@ impl ClientCore {
 
     /// Tells all who asked, if a session is open.
     pub(super) fn tell_session(&mut self) {
-        let open = self.session.as_ref().filter(|session| session.opening.is_none());
+        let open = self.session.as_ref().filter(|session| session.takes_calls());
         if let Some(nonce) = open.map(|session| session.nonce) {
             self.answer_session_calls(&Ok(nonce));
         }

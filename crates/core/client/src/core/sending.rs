@@ -17,16 +17,16 @@ impl ClientCore {
             // What was never sent can still be refused for certain.
             return;
         }
-        self.leave_idle_session(now_ms);
+        self.change_session(now_ms);
         if self.session.is_none() && self.wants_session() {
             self.open_session(now_ms);
         }
         self.tell_session();
         // What is offered is confirmed however much is under way: it is there for a second.
-        while (self.waiting_calls > 0 && self.has_room(WORDS))
+        while (self.waiting_calls > 0 && self.has_room_for_calls())
             || (self.has_words() && (self.has_room(0) || self.has_offers()))
         {
-            let calls = self.has_room(WORDS);
+            let calls = self.has_room_for_calls();
             let Some((frame, open)) = self.next_frame(calls) else { break };
             self.send_new(now_ms, frame, open);
             if let Some(session) = &mut self.session {
@@ -45,6 +45,10 @@ impl ClientCore {
                 && session.under_way() < self.config.frames_in_flight.max(1)
                 && session.room() > kept
         })
+    }
+
+    fn has_room_for_calls(&self) -> bool {
+        self.has_room(WORDS) && self.session.as_ref().is_some_and(Session::takes_calls)
     }
 
     /// Whether the next flush confirms what callers are offered: those who are gone by now have to be abandoned before.

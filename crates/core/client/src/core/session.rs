@@ -64,6 +64,8 @@ pub(super) struct Session {
     pub(super) nonce: u64,
     /// None once it is open.
     pub(super) opening: Option<Votes>,
+    /// No call goes in it any more: the next ones go in another session, once those that are under way have ended.
+    pub(super) left_behind: bool,
     /// Next number to give.
     next: u64,
     /// Lowest number whose outcome somebody waits for, or `next`.
@@ -91,6 +93,7 @@ impl Session {
         Session {
             nonce,
             opening: Some(Votes::default()),
+            left_behind: false,
             next: 1,
             base: 1,
             pending: VecDeque::new(),
@@ -108,6 +111,11 @@ impl Session {
     /// Whether somebody waits for an outcome.
     pub(super) fn in_flight(&self) -> bool {
         !self.pending.is_empty() || !self.parked.is_empty()
+    }
+
+    /// Whether calls may go in it.
+    pub(super) fn takes_calls(&self) -> bool {
+        self.opening.is_none() && !self.left_behind
     }
 
     /// The lowest number that somebody waits for.

@@ -310,6 +310,12 @@ impl Client {
         nonce.await.unwrap_or_else(|_| Err(closed()))
     }
 
+    /// Has calls go in another session than the one with this number from now on, if that is the one that is open. Later calls wait until those
+    /// that are under way in it have ended. For a session in which the service carries out nothing more of some kind.
+    pub async fn leave_session(&self, nonce: u64) {
+        let _ = self.requests.send(Request::Leave(nonce)).await;
+    }
+
     /// Takes no further call, of any clone. Those that were not sent are refused, what waits is withdrawn, and the others end as they
     /// were decided: so each that the replicas answer ends with what it came to, and a wait that was just served with that. For a
     /// program that is to end; to be followed by [`Client::close`], after a while that is long enough for replicas to answer.

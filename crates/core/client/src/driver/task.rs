@@ -38,6 +38,7 @@ pub(super) enum Request {
     Stats(oneshot::Sender<DriverStats>),
     Roll { nonce: [u8; 16], deadline: Instant, answer: oneshot::Sender<Vec<Attendance>> },
     Session { deadline: Instant, answer: oneshot::Sender<Result<u64, CallError>> },
+    Leave(u64),
     Withdraw,
     Close(oneshot::Sender<()>),
 }
@@ -193,6 +194,7 @@ impl Task {
                 self.session_callers.insert(id, answer);
                 self.core.session(self.core_time(now), id, self.core_time(deadline));
             }
+            Request::Leave(nonce) => self.core.leave_session(nonce),
             Request::Withdraw => {
                 self.withdrawn = true;
                 let open: Vec<CallId> = self.callers.keys().copied().collect();

@@ -1,16 +1,23 @@
 //! Guards when sessions open and end (section 12): goes through the decided batches by itself, and holds the live sessions of replicas
 //! against what it comes to. From version 1 of the rules on, and for the key-value store, which has nothing due of its own.
 //!
-//! Which of several batches of a slot was decided the history hashes of replicas tell.
+//! Which of several batches of a slot was decided the history hashes of replicas tell, and which of its commands were begun the witness. What was not
+//! begun was put off (A6): it renews nothing, its number stays free, and no key has that happen to all of its frames slot after slot.
 
 use crate::violation::{Broken, Check};
+use crate::witness::Execution;
 use perdura_execution::{Machine, Service};
 use perdura_protocol::{
-    Batch, Command, Decode, Digest, Frame, Record, SessionId, Slot, Time, limits,
+    Batch, Command, Decode, Digest, Frame, PublicKey, Record, SessionId, Slot, Time, limits,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 const RULE: &str = "Sessions (12)";
+
+const SHARES: &str = "Shares (A6)";
+
+/// In so many slots with its frames all that a key asks for may be put off.
+const SLOTS_PUT_OFF: u64 = 2;
 
 /// What is this late, milliseconds, tells that the group stood still.
 const OUTAGE_MS: u64 = 2_000;
@@ -35,6 +42,18 @@ struct Model {
     stood_ms: u64,
     live: BTreeMap<SessionId, Life>,
     used: BTreeSet<SessionId>,
+    // In how many slots with its frames, up to the last one, all that a key asked for was put off.
+    put_off: BTreeMap<PublicKey, u64>,
+}
+
+/// Commands that were begun: where, of which session and number.
+type Begun = BTreeSet<(Slot, SessionId, u64)>;
+
+/// What became in a slot of what is not begun twice.
+#[derive(Default)]
+struct Turn {
+    begun: BTreeSet<PublicKey>,
+    put_off: BTreeSet<PublicKey>,
 }
 
 /// What happened to sessions.
@@ -57,7 +76,7 @@ impl Model {
         self.live.values().map(Life::ends_ms).min().map(|end| end + self.stood_ms)
     }
 
-    fn execute(&mut self, batch: &Batch, ends: &mut Ends) {
+    fn execute(&mut self, (slot, batch): (Slot, &Batch), begun: &Begun, ends: &mut Ends) {
         let (before, due) = (self.time_ms, self.due_ms());
         self.time_ms = before.max(batch.time().0);
         if let Some(due) = due.filter(|due| self.time_ms > due + OUTAGE_MS) {
@@ -68,12 +87,27 @@ impl Model {
         let count = self.live.len();
         self.live.retain(|_, life| life.ends_ms() > clock);
         ends.by_time += (count - self.live.len()) as u64;
+        let mut turn = Turn::default();
         for frame in batch.frames() {
-            self.take(frame, clock, ends);
+            let of = |number: u64| begun.contains(&(slot, frame.session, number));
+            self.take(frame, clock, of, (&mut turn, ends));
+        }
+        for key in turn.begun {
+            self.put_off.remove(&key);
+            turn.put_off.remove(&key);
+        }
+        for key in turn.put_off {
+            *self.put_off.entry(key).or_default() += 1;
         }
     }
 
-    fn take(&mut self, frame: &Frame, clock: u64, ends: &mut Ends) {
+    fn take(
+        &mut self,
+        frame: &Frame,
+        clock: u64,
+        is_begun: impl Fn(u64) -> bool,
+        (turn, ends): (&mut Turn, &mut Ends),
+    ) {
         let (session, first) = (frame.session, frame.first_number);
         let commands: Vec<_> = frame.commands().map(Command::from_bytes).collect();
         let opens = matches!(&commands[..], [Ok(Command::Open | Command::OpenBy { .. })]);
@@ -104,6 +138,13 @@ impl Model {
         for (number, command) in (first..frame.end_number()).zip(&commands) {
             if !life.is_fresh(number) {
                 continue;
+            }
+            if let Ok(Command::Service(_)) = command {
+                if !is_begun(number) {
+                    turn.put_off.insert(session.client);
+                    continue;
+                }
+                turn.begun.insert(session.client);
             }
             life.executed.insert(number);
             life.touch(clock);
@@ -164,6 +205,8 @@ pub struct Lifetimes {
     // Whether the rules and the service are those that it knows.
     watches: bool,
     candidates: BTreeMap<Slot, BTreeMap<Digest, Batch>>,
+    // In slots behind the last one.
+    begun: Begun,
     slot: Slot,
     history: Digest,
     model: Model,
@@ -177,6 +220,7 @@ impl Lifetimes {
         Lifetimes {
             watches,
             candidates: BTreeMap::new(),
+            begun: Begun::new(),
             slot: Slot(0),
             history: Digest::ZERO,
             model: Model::default(),
@@ -200,6 +244,12 @@ impl Lifetimes {
                 known.entry(batch.digest()).or_insert_with(|| batch.clone());
             }
         }
+    }
+
+    /// A replica began commands.
+    pub fn began(&mut self, executions: &[Execution]) {
+        let behind = executions.iter().filter(|one| self.watches && one.slot > self.slot);
+        self.begun.extend(behind.map(|one| (one.slot, one.session, one.number)));
     }
 
     /// The batches from the slot behind the last one on that lead to this history.
@@ -229,13 +279,34 @@ impl Lifetimes {
         }
         // What nobody logged yet somebody who logs it tells later.
         let Some(way) = self.way(slot, history) else { return Ok(()) };
-        for batch in way {
-            self.model.execute(&batch, &mut self.ends);
+        let wrong = |what: String| Err(Broken::new(RULE, what));
+        for (at, batch) in (self.slot.0 + 1..).map(Slot).zip(way) {
+            self.model.execute((at, &batch), &self.begun, &mut self.ends);
+            if let Some((key, slots)) =
+                self.model.put_off.iter().find(|(_, slots)| **slots > SLOTS_PUT_OFF)
+            {
+                let what = format!(
+                    "slot {at}: all that {key:?} asks for was put off in {slots} slots that have frames of it"
+                );
+                return Err(Broken::new(SHARES, what));
+            }
         }
+        if machine.versions().rules < 2 && !self.model.put_off.is_empty() {
+            return Err(Broken::new(
+                SHARES,
+                format!(
+                    "up to slot {slot} nothing can have been put off, and something was not begun"
+                ),
+            ));
+        }
+        self.begun = self.begun.split_off(&(
+            slot.next(),
+            SessionId { client: PublicKey([0; 32]), nonce: 0 },
+            0,
+        ));
         (self.slot, self.history) = (slot, history);
         self.candidates = self.candidates.split_off(&slot.next());
         self.model.live.retain(|session, _| machine.is_client(session.client));
-        let wrong = |what: String| Err(Broken::new(RULE, what));
         if machine.time() != Time(self.model.time_ms) {
             return wrong(format!(
                 "replica {replica}: {} is not {}",
@@ -289,7 +360,9 @@ mod tests {
     fn lives(frames: &[(u64, Frame)]) -> (bool, Ends) {
         let (mut model, mut ends) = (Model::default(), Ends::default());
         for (ms, frame) in frames {
-            model.execute(&Batch::requests(Time(NOW + ms), vec![frame.clone()]), &mut ends);
+            let batch = Batch::requests(Time(NOW + ms), vec![frame.clone()]);
+            let all = (0..10).map(|number| (Slot(1), session(), number)).collect();
+            model.execute((Slot(1), &batch), &all, &mut ends);
         }
         (model.live.contains_key(&session()), ends)
     }
@@ -312,5 +385,26 @@ mod tests {
         assert!(lives(&worked).0);
         let (still, ends) = lives(&[(0, open.clone()), (90_000, open.clone())]);
         assert!(still && ends.outages == 1, "nobody could renew it");
+    }
+
+    #[test]
+    fn what_is_put_off_renews_nothing_and_happens_to_no_key_for_long() {
+        let (mut model, mut ends) = (Model::default(), Ends::default());
+        let mut execute = |slot, ms, frame: Frame, begun: &[u64]| {
+            let batch = Batch::requests(Time(NOW + ms), vec![frame]);
+            let begun = begun.iter().map(|number| (Slot(slot), session(), *number)).collect();
+            model.execute((Slot(slot), &batch), &begun, &mut ends);
+            let slots = model.put_off.get(&session().client).copied().unwrap_or(0);
+            (slots, model.live.contains_key(&session()))
+        };
+        let service = Command::Service(Bytes::new()).to_bytes();
+        let two =
+            Frame::build(ClusterId([0; 16]), session(), 1, 1, &[service.clone(), service], None);
+        execute(1, 0, frame(0, 0, Command::Open), &[]);
+        assert_eq!(execute(2, 30_000, two.clone(), &[1]), (0, true));
+        assert_eq!(execute(3, 31_000, two.clone(), &[]), (1, true));
+        assert_eq!(execute(4, 80_000, two.clone(), &[]), (2, true));
+        // Nothing of it was begun since.
+        assert_eq!(execute(5, 91_000, two, &[2]), (2, false));
     }
 }

@@ -39,6 +39,10 @@ pub(crate) enum Asking {
         partition: PartitionId,
         deadline_ms: u64,
     },
+    Leave {
+        partition: PartitionId,
+        session: u64,
+    },
 }
 
 /// What becomes of it.
@@ -222,6 +226,10 @@ impl Groups for Way {
             Answered::Session(session) => session,
             Answered::Slept | Answered::Called(_) => Err(nonsense()),
         }
+    }
+
+    async fn leave(&self, partition: PartitionId, session: u64) {
+        lock(&self.desk).asked.push(Asking::Leave { partition, session });
     }
 
     async fn call(

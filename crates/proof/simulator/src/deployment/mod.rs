@@ -514,6 +514,12 @@ impl Deployment {
                 self.take_answers(partition.index());
                 return;
             }
+            Asking::Leave { partition, session } => {
+                let world = &mut self.worlds[partition.index()];
+                world.come_to(self.now_us);
+                world.leave_session(client, session);
+                return;
+            }
             Asking::Call { ticket, operation, partition, command, fast, deadline_ms } => {
                 (ticket, operation, partition.index(), command, fast, deadline_ms)
             }

@@ -145,6 +145,13 @@ impl Client {
         core.session(now_ms, id, deadline_ms);
     }
 
+    /// Its calls go in another session than this one.
+    pub fn leave_session(&mut self, session: u64) {
+        if let Some(core) = &mut self.core {
+            core.leave_session(session);
+        }
+    }
+
     /// Another key takes the place of its own, when it is started anew.
     pub fn take_key(&mut self, key: SecretKey) {
         self.config.key = key.clone();

@@ -179,6 +179,12 @@ impl World {
         self.client_round(client);
     }
 
+    /// A client's calls go in another session than this one.
+    pub(crate) fn leave_session(&mut self, client: usize, session: u64) {
+        self.clients[client].leave_session(session);
+        self.client_round(client);
+    }
+
     /// Calls that ended: client, caller and how.
     pub(crate) fn take_answers(&mut self) -> Vec<(usize, usize, CallResult)> {
         std::mem::take(&mut self.answered)

@@ -261,6 +261,7 @@ impl World {
             _ => None,
         };
         let executions: Vec<Execution> = steps.iter().filter_map(executed).collect();
+        checkers.lifetimes.began(&executions);
         let terms = &mut checkers.terms;
         let mut versions = steps.iter().map(|(slot, version, _)| (*slot, *version));
         let in_force = InForce::of(machine);

@@ -108,6 +108,11 @@ impl Partitions {
         }))
     }
 
+    /// The stores go on under this version of their rules.
+    pub fn go_on_under(&mut self, version: u16) {
+        self.stores.iter_mut().for_each(|store| store.set_version(version));
+    }
+
     /// A client's sessions are over.
     pub fn end_session(&mut self, session: SessionId) {
         self.over.insert(session);
@@ -188,7 +193,9 @@ impl Partitions {
 /// One client's way to them.
 pub struct Way {
     pub shared: Shared,
-    pub session: SessionId,
+    client: PublicKey,
+    /// The numbers of its sessions, by partition.
+    sessions: Mutex<Vec<u64>>,
 }
 
 /// Pending so many times.
@@ -207,6 +214,10 @@ impl Future for Turns {
 }
 
 impl Way {
+    pub fn session_in(&self, partition: PartitionId) -> SessionId {
+        SessionId { client: self.client, nonce: self.sessions.lock().unwrap()[partition.index()] }
+    }
+
     fn turns(&self) -> Turns {
         Turns(lock(&self.shared).random.below(6))
     }
@@ -223,11 +234,18 @@ impl Groups for Way {
     }
 
     fn client(&self) -> PublicKey {
-        self.session.client
+        self.client
     }
 
-    async fn session(&self, _: PartitionId, _: u64) -> Result<u64, CallError> {
-        Ok(self.session.nonce)
+    async fn session(&self, partition: PartitionId, _: u64) -> Result<u64, CallError> {
+        Ok(self.session_in(partition).nonce)
+    }
+
+    async fn leave(&self, partition: PartitionId, session: u64) {
+        let open = &mut self.sessions.lock().unwrap()[partition.index()];
+        if *open == session {
+            *open += 100;
+        }
     }
 
     async fn call(
@@ -256,9 +274,10 @@ impl Groups for Way {
         }
         let answer = {
             let mut partitions = lock(&self.shared);
+            let session = self.session_in(partition);
             match mode {
-                Mode::Fast => partitions.look(partition, self.session, &command),
-                Mode::Ordered => partitions.execute(partition, self.session, &command),
+                Mode::Fast => partitions.look(partition, session, &command),
+                Mode::Ordered => partitions.execute(partition, session, &command),
             }
         };
         self.turns().await;
@@ -291,8 +310,9 @@ impl Groups for Way {
 }
 
 pub fn client(shared: &Shared, number: u8) -> Transactions<Way> {
-    let session = SessionId { client: PublicKey([number; 32]), nonce: u64::from(number) };
-    Transactions::over(Way { shared: Arc::clone(shared), session })
+    let sessions = Mutex::new(vec![u64::from(number); lock(shared).stores.len()]);
+    let client = PublicKey([number; 32]);
+    Transactions::over(Way { shared: Arc::clone(shared), client, sessions })
 }
 
 /// Runs tasks to their ends, in any order, while time passes. Of a hundred polls of one so many leave it for good.

@@ -213,3 +213,37 @@ fn the_number_of_the_session_is_told_once_it_is_open() {
     script.pump();
     assert_eq!(script.sessions, [(id, Err(Refusal::Closed))]);
 }
+
+#[test]
+fn a_session_that_is_left_ends_with_what_is_under_way_in_it() {
+    let mut script = Script::open(1, 1);
+    let under_way = script.call("under way");
+    let left = script.nonce();
+    script.sent();
+    script.core.leave_session(left - 1);
+    script.call("in it");
+    assert_eq!(script.frames()[0].1.session.nonce, left, "another one was meant");
+    script.answer_all(3, &reply("in it"));
+    script.done();
+    script.core.leave_session(left);
+    let next = script.call("next");
+    let asked = CallId(1_000_000);
+    script.core.session(script.now_ms, asked, script.now_ms + 5_000);
+    script.pump();
+    assert_eq!(script.sent(), [], "it waits for what is under way");
+    script.answer_all(2, &reply("done"));
+    assert_eq!(script.done(), [(under_way, completed("done"))]);
+    let frames = script.frames();
+    let sessions: Vec<(u64, u64)> =
+        frames.iter().map(|(_, frame)| (frame.session.nonce, frame.first_number)).collect();
+    let opened = script.nonce();
+    assert!(opened > left);
+    assert_eq!(sessions, [(left, 4), (opened, 0)], "the old one is closed, another one opened");
+    script.answer_all(0, &Outcome::Opened);
+    script.answer_all(1, &reply("fresh"));
+    assert_eq!(script.done(), [(next, completed("fresh"))]);
+    // Who asks late to leave the old one leaves nothing.
+    script.core.leave_session(left);
+    script.call("more");
+    assert_eq!(script.frames().pop().unwrap().1.session.nonce, opened);
+}
