@@ -10,7 +10,8 @@
 //!    [`FAIR_ROUNDS`] rounds pass is starved; so is a frame that more of its own client's frames
 //!    pass than a leader can hold of it. A correct leader may have had no room for a frame (its
 //!    client had too many there); so rounds count only from when it was handed over once more,
-//!    a while after its client was last served. Else a client could have leaders deposed.
+//!    a while after its client was last served. Else a client could have leaders deposed. Clients whose
+//!    commands are costly wait for each other's turns only: a leader keeps what they cost apart.
 //! 2. *Idleness*. A correct leader that has frames keeps slots in agreement, but for a moment before each,
 //!    in which it gathers commands. One under which there are none for three quarters of the time in which
 //!    frames wait, less these moments, holds them back. Overload and slow disks make slots last longer,
@@ -26,6 +27,7 @@
 //! Whether anything waits or not, other leaders are tried now and then under load (`trials`). A leader
 //! that serves a client and leaves out one of its frames keeps to all three measures: `withholding`.
 
+use crate::expected::Expected;
 use crate::leading::GATHER_MS;
 use crate::pool::{FrameKey, Pool, SESSION_FRAMES, cost};
 use crate::suspicion::Suspicion;
@@ -80,7 +82,8 @@ struct Waiting {
     // proposed after that.
     again: Option<u64>,
     again_ms: u64,
-    since_round: Option<u64>,
+    // Of which turns, and which round.
+    since_round: Option<(Turns, u64)>,
     // Bytes of the client that were proposed and delivered after its oldest frame had been handed over, or
     // had become the oldest one; and when that was.
     passed_bytes: usize,
@@ -137,12 +140,42 @@ impl Moment {
     }
 }
 
+/// Whose turns a client waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turns {
+    All,
+    Costly,
+}
+
+impl Turns {
+    fn of(client: &PublicKey, expected: &Expected) -> Turns {
+        if expected.of(client) > 0 { Turns::Costly } else { Turns::All }
+    }
+}
+
+/// Rounds of some clients.
+#[derive(Clone, Debug, Default)]
+struct Rounds {
+    round: u64,
+    served: BTreeSet<PublicKey>,
+}
+
+impl Rounds {
+    fn serve(&mut self, client: PublicKey) {
+        if !self.served.insert(client) {
+            self.round += 1;
+            self.served.clear();
+            self.served.insert(client);
+        }
+    }
+}
+
 /// One replica's view of its leader.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Demand {
     waiting: BTreeMap<PublicKey, Waiting>,
-    round: u64,
-    served: BTreeSet<PublicKey>,
+    // Of all clients, and of costly ones.
+    rounds: [Rounds; 2],
 
     ticked_ms: u64,
     watch_ms: u64,
@@ -189,7 +222,11 @@ impl Demand {
     pub fn forget(&mut self, now_ms: u64) {
         self.withholding.forget(now_ms);
         self.waiting.clear();
-        self.served.clear();
+        self.forget_rounds();
+    }
+
+    fn forget_rounds(&mut self) {
+        self.rounds.iter_mut().for_each(|rounds| rounds.served.clear());
     }
 
     /// A frame was handed to the leader.
@@ -225,7 +262,13 @@ impl Demand {
     /// A batch is delivered, its frames are still in the pool; when it arrived as a proposal that this
     /// view's leader was free to make. What was not, as when this replica catches up, shows nothing of whom
     /// the leader serves.
-    pub fn delivered(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
+    pub fn delivered(
+        &mut self,
+        batch: &Batch,
+        proposed_ms: Option<u64>,
+        (pool, expected): (&Pool, &Expected),
+        now_ms: u64,
+    ) {
         self.batches += u64::from(proposed_ms.is_some() && !batch.frames().is_empty());
         for frame in batch.frames() {
             let commands = frame.commands().len() as u64;
@@ -233,25 +276,35 @@ impl Demand {
             self.work += work;
             self.trials.did(work);
             if !self.waiting.is_empty() {
-                self.serve(frame, proposed_ms, pool, now_ms);
+                self.serve(frame, proposed_ms, (pool, expected), now_ms);
             }
         }
         if self.waiting.is_empty() {
-            self.served.clear();
+            self.forget_rounds();
         }
-        for waiting in self.waiting.values_mut() {
+        for (client, waiting) in &mut self.waiting {
             if waiting.again.is_some_and(|since_ms| was_held(since_ms, proposed_ms)) {
-                waiting.since_round.get_or_insert(self.round);
+                let turns = Turns::of(client, expected);
+                // For other turns from now on.
+                waiting.since_round = waiting.since_round.filter(|(of, _)| *of == turns);
+                waiting.since_round.get_or_insert((turns, self.rounds[turns as usize].round));
             }
         }
     }
 
-    fn serve(&mut self, frame: &Frame, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
+    fn serve(
+        &mut self,
+        frame: &Frame,
+        proposed_ms: Option<u64>,
+        (pool, expected): (&Pool, &Expected),
+        now_ms: u64,
+    ) {
         let client = frame.session.client;
-        if proposed_ms.is_some() && !self.served.insert(client) {
-            self.round += 1;
-            self.served.clear();
-            self.served.insert(client);
+        if proposed_ms.is_some() {
+            self.rounds[Turns::All as usize].serve(client);
+            if Turns::of(&client, expected) == Turns::Costly {
+                self.rounds[Turns::Costly as usize].serve(client);
+            }
         }
         let key = (frame.session, frame.first_number);
         let Some(waiting) = self.waiting.get_mut(&client) else { return };
@@ -345,8 +398,14 @@ impl Demand {
 
     /// A batch was delivered, and its frames are gone from the pool; when it arrived as a proposal
     /// that this view's leader was free to make.
-    pub fn closed(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
-        self.withholding.delivered(batch, proposed_ms, pool, now_ms);
+    pub fn closed(
+        &mut self,
+        batch: &Batch,
+        proposed_ms: Option<u64>,
+        of: (&Pool, &Expected),
+        now_ms: u64,
+    ) {
+        self.withholding.delivered(batch, proposed_ms, of, now_ms);
     }
 
     /// Slots were passed over that a state covers.
@@ -358,7 +417,9 @@ impl Demand {
     /// `client_bytes`.
     fn starves(&self, now_ms: u64, client_bytes: usize) -> bool {
         self.waiting.values().any(|waiting| {
-            let rounds = waiting.since_round.map_or(0, |since| self.round - since);
+            let rounds = waiting
+                .since_round
+                .map_or(0, |(turns, since)| self.rounds[turns as usize].round - since);
             let long = waiting.again.is_some_and(|since_ms| now_ms >= since_ms + STARVED_MS);
             (rounds >= FAIR_ROUNDS && long) || waiting.passed_bytes > client_bytes
         })
@@ -398,7 +459,12 @@ mod tests {
             let phase = now_ms % period_ms;
             if phase == slot_ms {
                 let batch = Batch::requests(Time(1), vec![frame(1, now_ms)]);
-                demand.delivered(&batch, Some(now_ms - slot_ms), &pool, now_ms);
+                demand.delivered(
+                    &batch,
+                    Some(now_ms - slot_ms),
+                    (&pool, &Expected::default()),
+                    now_ms,
+                );
             }
             if now_ms % 20 == 19 {
                 let open = phase < slot_ms;
@@ -442,7 +508,7 @@ mod tests {
             hand(&mut pool, &mut demand);
             most = most.max(demand.held());
             let batch = Batch::requests(Time(1), vec![passes.clone()]);
-            demand.delivered(&batch, Some(ASKED_AFTER_MS), &pool, 0);
+            demand.delivered(&batch, Some(ASKED_AFTER_MS), (&pool, &Expected::default()), 0);
             pool.remove(passes.session, passes.first_number);
             looks += usize::from(demand.held() < before);
             before = demand.held();
@@ -450,5 +516,37 @@ mod tests {
         assert!(most <= 2 * (waiting + 2), "{most} names for {waiting} frames");
         assert!((1..=2 * passing as usize / waiting).contains(&looks), "{looks} looks");
         assert_eq!(demand.waiting.values().next().map(|waiting| waiting.handed[0].1), Some(0));
+    }
+
+    /// Whether a client is starved that waits for two seconds while another one is served in each of so many batches.
+    fn is_starved(waiting: u64, other: u64) -> bool {
+        let (mut pool, mut demand) = (Pool::default(), Demand::default());
+        let mut expected = Expected::default();
+        let of = |client: u8, number| {
+            let session = SessionId { client: PublicKey([client; 32]), nonce: 1 };
+            Frame::build(ClusterId([0; 16]), session, 0, number, &[Bytes::from_static(b"x")], None)
+        };
+        for (client, cost) in [(1, waiting), (2, other)] {
+            let costs = BTreeMap::from([(PublicKey([client; 32]), cost)]);
+            expected.executed(&Batch::requests(Time(1), vec![of(client, 0)]), &costs);
+        }
+        pool.offer(of(1, 1), Source::Client, 0);
+        for frame in pool.hand_over(0) {
+            demand.handed((frame.session, frame.first_number), 0);
+        }
+        for now_ms in (0..2_000).step_by(20) {
+            demand.again(now_ms);
+            let batch = Batch::requests(Time(1), vec![of(2, 1)]);
+            demand.delivered(&batch, Some(now_ms), (&pool, &expected), now_ms);
+        }
+        demand.starves(2_000, usize::MAX)
+    }
+
+    #[test]
+    fn costly_clients_wait_for_costly_ones() {
+        assert!(is_starved(0, 0));
+        assert!(is_starved(1 << 24, 1 << 24));
+        assert!(!is_starved(1 << 24, 0), "it is not its turn");
+        assert!(is_starved(0, 1 << 24));
     }
 }

@@ -1,7 +1,8 @@
 //! What the next frames of clients are expected to cost when they are executed: what those of the last slots did.
 //!
-//! A leader closes batches by it, so that what it has proposed and nobody has executed yet is no more than one slot's budget. That is for
-//! speed alone: what a slot may cost is bounded where it is executed.
+//! A leader closes batches by it, so that what it has proposed and nobody has executed yet is no more than one slot's budget. One that lies
+//! may do otherwise: the others withhold their Writes as long as what is before a slot is far more. That is for speed alone: what a slot may
+//! cost is bounded where it is executed.
 
 use perdura_protocol::{Batch, Frame, PublicKey};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +17,26 @@ const CLIENTS: usize = perdura_protocol::limits::CLIENTS;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
     by_client: BTreeMap<PublicKey, u64>,
+    // A Write waits until what is before it was executed.
+    withheld: bool,
 }
 
 impl Expected {
+    /// Whether nobody is expected to cost anything.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.by_client.is_empty()
+    }
+
+    /// A Write waits until what is before it was executed.
+    pub(crate) fn withhold(&mut self) {
+        self.withheld = true;
+    }
+
+    /// Whether one did since this was asked last.
+    pub(crate) fn take_withheld(&mut self) -> bool {
+        std::mem::take(&mut self.withheld)
+    }
+
     /// A batch was executed, and cost this.
     pub(crate) fn executed(&mut self, batch: &Batch, costs: &BTreeMap<PublicKey, u64>) {
         if costs.values().all(|cost| *cost <= LITTLE) && self.by_client.is_empty() {

@@ -31,6 +31,10 @@ const WORTHWHILE_BYTES: usize = 64 * 1024;
 /// only take it from each other.
 const SPACED_MS: u64 = 20;
 
+/// Others vote on a slot while what is before it and not executed is expected to cost no more: a leader that does as above stays below, though
+/// it has executed more than they, or less.
+const COST_AHEAD: u64 = 2 * limits::SLOT_COST;
+
 impl Agreement {
     /// After each round of input: a leader proposes what has queued up, and tells what is decided
     /// if no proposal carried it.
@@ -160,14 +164,28 @@ impl Agreement {
             || self.slots.range(self.delivered.next()..).any(|(_, slot)| slot.proposal.is_some())
     }
 
-    /// What was proposed and is not executed is expected to cost.
+    /// What is proposed and not delivered is expected to cost so much.
     fn expected_in_flight(&self) -> u64 {
         let in_flight = self.slots.range(self.delivered.next()..self.next_propose);
         let batches = in_flight.filter_map(|(_, state)| state.proposal.as_ref());
         batches.map(|proposal| self.expected.of_batch(&proposal.batch)).sum()
     }
 
-    /// A batch was executed, and cost this by client key. To be told with [`Agreement::on_executed`].
+    /// Whether what is before a slot and not executed is expected to cost little enough: a leader that lies could fill the pipeline with what
+    /// its accomplices ask for, and everybody would wait for that. What is executed next may always be voted on.
+    pub(crate) fn is_near_execution(&self, slot: Slot) -> bool {
+        let next = self.executed.next();
+        if slot <= next || self.expected.is_nothing() {
+            return true;
+        }
+        let batches = self.slots.range(next..slot).filter_map(|(_, state)| {
+            let decided = state.decided.as_ref().map(|decided| &decided.batch);
+            decided.or(state.proposal.as_ref().map(|proposal| &proposal.batch))
+        });
+        batches.map(|batch| self.expected.of_batch(batch)).sum::<u64>() <= COST_AHEAD
+    }
+
+    /// A batch was executed, and cost this by client key. To be told before [`Agreement::on_executed`].
     pub fn note_costs(&mut self, batch: &Batch, costs: &BTreeMap<PublicKey, u64>) {
         self.expected.executed(batch, costs);
     }

@@ -451,11 +451,7 @@ impl Agreement {
         if self.leads() && self.mode == Mode::Changing {
             self.try_new_view(now); // It may have waited for this replica to catch up.
         }
-        // What lay just beyond the pipeline's reach may be voted on now.
-        let reach = self.reach();
-        if self.slots.contains_key(&reach) {
-            self.advance(now, reach);
-        }
+        self.advance_reached(now);
         self.take_up_early(now);
     }
 

@@ -18,6 +18,8 @@ pub struct Marks {
     pub leaders_passed_over: u64,
     /// Writes withheld in the view of a restart (rule 6).
     pub writes_withheld: u64,
+    /// Writes that waited until what was before them had been executed, each time counted.
+    pub writes_behind_costs: u64,
     /// Prefixes signed because somebody waited for one.
     pub prefixes_vouched: u64,
     /// Decisions by link whose Accepts were found genuine afterwards.

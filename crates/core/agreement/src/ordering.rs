@@ -157,6 +157,18 @@ impl Agreement {
         open.into_iter().for_each(|slot| self.advance(now, slot));
     }
 
+    /// A slot was executed: what lay just beyond the pipeline's reach may be voted on now, and what waited for what was before it.
+    pub(crate) fn advance_reached(&mut self, now: Now) {
+        if self.expected.take_withheld() {
+            self.advance_open(now);
+            return;
+        }
+        let reach = self.reach();
+        if self.slots.contains_key(&reach) {
+            self.advance(now, reach);
+        }
+    }
+
     /// Takes a slot as far as what is known about it allows.
     pub(crate) fn advance(&mut self, now: Now, slot: Slot) {
         if slot > self.reach() || slot <= self.prefix.slot {
@@ -175,6 +187,11 @@ impl Agreement {
         let Some(digest) = self.proposed(slot) else { return };
         let view = self.view;
         if state.written.is_some_and(|written| written.0 == view) {
+            return;
+        }
+        if !self.is_near_execution(slot) {
+            self.expected.withhold();
+            self.marks.writes_behind_costs += 1;
             return;
         }
         if let Err(why) = rules::may_write(&self.standing(), self.ballot(slot, digest), state) {
@@ -415,14 +432,15 @@ impl Agreement {
             }
             let proposed_ms = self.proposed_freely_ms(slot, digest);
             if self.byzantine() {
-                let batch = &decided.batch;
-                self.demand.delivered(batch, proposed_ms, &self.pool, now.monotonic_ms);
+                let (batch, of) = (&decided.batch, (&self.pool, &self.expected));
+                self.demand.delivered(batch, proposed_ms, of, now.monotonic_ms);
             }
             for frame in decided.batch.frames() {
                 self.pool.remove(frame.session, frame.first_number);
             }
             if self.byzantine() {
-                self.demand.closed(&decided.batch, proposed_ms, &self.pool, now.monotonic_ms);
+                let of = (&self.pool, &self.expected);
+                self.demand.closed(&decided.batch, proposed_ms, of, now.monotonic_ms);
             }
             if let Some(state) = self.slots.get_mut(&slot) {
                 let freed = state.held_bytes();

@@ -155,7 +155,7 @@ pub struct Pool {
 pub(crate) struct Allowance<'a> {
     expected: &'a Expected,
     left: u64,
-    // Whether the first frame is taken whatever it costs.
+    // Whether one client is taken whatever it costs.
     at_least_one: bool,
     clients: BTreeSet<PublicKey>,
 }
@@ -165,13 +165,15 @@ impl<'a> Allowance<'a> {
         Allowance { expected, left, at_least_one, clients: BTreeSet::new() }
     }
 
-    /// Whether one more of this client fits. All of one client in a slot cost what one of them does: its share bounds them.
-    fn takes(&mut self, client: PublicKey, first: bool) -> bool {
+    /// Whether one more of this client fits. All of one client in a slot cost what one of them does: its share bounds them. Behind one that does
+    /// not fit nobody else does who costs something: what is in flight is executed first, and then it is its turn.
+    fn takes(&mut self, client: PublicKey) -> bool {
         let cost = self.expected.of(&client);
-        if cost == 0 || self.clients.contains(&client) {
+        if cost == 0 || self.clients.contains(&client) || seeded!(CostsUnplanned) {
             return true;
         }
-        if cost > self.left && !(first && self.at_least_one) {
+        if cost > self.left && !(self.clients.is_empty() && self.at_least_one) {
+            (self.left, self.at_least_one) = (0, false);
             return false;
         }
         self.left = self.left.saturating_sub(cost);
@@ -460,7 +462,7 @@ impl Pool {
                 continue;
             };
             if let Some(left) = &mut cost_left
-                && !left.takes(client, taken.is_empty())
+                && !left.takes(client)
             {
                 queue.waiting.push_front(key);
                 queue.in_turn = true;

@@ -12,13 +12,15 @@
 //! way to a follower takes longer than all of these together may be given up; for the next one twice
 //! as many are asked for.
 //!
-//! A leader whose batches are full proves nothing here, be it with frames that were ordered before.
+//! A leader whose batches are full proves nothing here, be it with frames that were ordered before. One whose clients are costly leaves out all of
+//! some of them for a while, but never some of one.
 
+use crate::expected::Expected;
 use crate::pool::{FrameKey, Pool, cost};
 use bytes::Bytes;
 use perdura_protocol::batch::BatchKind;
-use perdura_protocol::{Batch, Frame, limits};
-use std::collections::BTreeMap;
+use perdura_protocol::{Batch, Frame, PublicKey, limits};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Frames that are watched at a time, the longest-waiting ones: one would do to find a leader out.
 pub const ASKED_AT_ONCE: usize = 8;
@@ -80,11 +82,13 @@ impl Asked {
 }
 
 /// The last batch of requests that was delivered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Closed {
     bytes: usize,
     frames: usize,
     proposed_ms: u64,
+    // Those whose commands are costly.
+    costly: BTreeSet<PublicKey>,
 }
 
 /// What one replica holds against its leader.
@@ -146,13 +150,22 @@ impl Withholding {
 
     /// A batch is delivered, and its frames are gone from the pool; when it arrived as a proposal
     /// that this view's leader was free to make.
-    pub fn delivered(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
+    pub fn delivered(
+        &mut self,
+        batch: &Batch,
+        proposed_ms: Option<u64>,
+        (pool, expected): (&Pool, &Expected),
+        now_ms: u64,
+    ) {
         if batch.kind() != BatchKind::Requests {
             return;
         }
         let bytes = batch.frames().iter().map(|frame| frame.raw().len()).sum();
         let frames = batch.frames().len();
-        let next = proposed_ms.map(|proposed_ms| Closed { bytes, frames, proposed_ms });
+        let clients = batch.frames().iter().map(|frame| frame.session.client);
+        let costly = clients.filter(|client| expected.of(client) > 0).collect();
+        let next = proposed_ms.map(|proposed_ms| Closed { bytes, frames, proposed_ms, costly });
+        let is_free = next.is_some();
         let closed = std::mem::replace(&mut self.closed, next);
         if self.asked.is_empty() {
             return;
@@ -161,7 +174,7 @@ impl Withholding {
         for frame in batch.frames() {
             self.asked.remove(&(frame.session, frame.first_number));
         }
-        let Some((closed, _)) = closed.zip(next) else { return };
+        let Some(closed) = closed.filter(|_| is_free) else { return };
         let first = batch.frames().first().map_or(0, |frame| frame.raw().len());
         let took_all = closed.frames < limits::BATCH_FRAMES
             && closed.bytes + first <= limits::BATCH_TARGET_BYTES;
@@ -172,6 +185,10 @@ impl Withholding {
             // One that is not handed over is not the leader's.
             let handed_ms = pool.handed_ms(*key).filter(|_| asked.waits(*key, pool));
             let Some(handed_ms) = handed_ms else { continue };
+            let client = &key.0.client;
+            if expected.of(client) > 0 && !closed.costly.contains(client) {
+                continue;
+            }
             if closed.proposed_ms >= handed_ms.max(asked.since_ms) + asked.way_ms {
                 asked.passed_over = asked.count(now_ms);
             }

@@ -7,8 +7,9 @@
 //! Invariants, under version 2:
 //! - a slot costs at most [`SLOT_COST`] and one command of each client key with frames in its batch, beside what is never put off;
 //! - what one key may spend depends on how many keys have frames in the batch, and on nothing else that others do;
-//! - the first command of a key in a slot is begun, whatever it costs, unless what it was given again before that used up its share;
-//! - behind a command that is put off nothing of its session is begun in the slot, but for what is never put off.
+//! - the first command of a key in a slot is begun, whatever it costs and whatever it was given again before;
+//! - behind a command that is put off nothing of its session is begun in the slot, but for what is never put off, and the lowest number that is
+//!   not acknowledged: so an order in which a leader puts frames keeps no session from going on.
 
 use perdura_protocol::limits::{COMMAND_COST, SLOT_COST};
 use perdura_protocol::{Batch, PublicKey, SessionId, seeded};
@@ -16,7 +17,8 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of replies that a session keeps, beyond which nothing of it is begun but the lowest number that is not acknowledged: with one largest
-/// reply more they fit [`perdura_protocol::limits::SESSION_REPLY_BYTES`], so that none is lost.
+/// reply more they fit [`perdura_protocol::limits::SESSION_REPLY_BYTES`], so that none is dropped. Where that number comes last, after a largest
+/// one, the oldest may be.
 pub const SESSION_BODIES: usize = 3 * 1024 * 1024;
 
 /// Counts what a command or a read costs while the service is at it.
@@ -86,14 +88,23 @@ pub(crate) fn beyond(command: &[u8], metered: u64, answer: usize) -> u64 {
     (metered + answer as u64).saturating_sub(command.len() as u64)
 }
 
+/// What a client key has used of a slot.
+#[derive(Clone, Copy, Default, Debug)]
+struct Used {
+    cost: u64,
+    // Something of it was begun.
+    begun: bool,
+    // Commands that were not.
+    put_off: u64,
+}
+
 /// What the commands of one slot have cost.
 #[derive(Debug)]
 pub(crate) struct Spending {
     // Of each key; everything, under rules that know no budget.
     share: u64,
-    by_key: BTreeMap<PublicKey, u64>,
+    by_key: BTreeMap<PublicKey, Used>,
     put_off: BTreeSet<SessionId>,
-    put_off_commands: u64,
 }
 
 impl Spending {
@@ -105,34 +116,38 @@ impl Spending {
                 batch.frames().iter().map(|frame| &frame.session.client).collect();
             share = SLOT_COST / keys.len().max(1) as u64;
         }
-        Spending { share, by_key: BTreeMap::new(), put_off: BTreeSet::new(), put_off_commands: 0 }
+        Spending { share, by_key: BTreeMap::new(), put_off: BTreeSet::new() }
     }
 
     /// What a session may still begin, to be given back by [`Spending::close`].
     pub(crate) fn open(&self, session: SessionId) -> Account {
-        let spent = self.by_key.get(&session.client).copied().unwrap_or(0);
-        let put_off = u64::from(self.put_off.contains(&session));
+        let used = self.by_key.get(&session.client).copied().unwrap_or_default();
         let mut share = self.share;
         if seeded!(OthersSpend) && self.share < u64::MAX {
-            share = share.saturating_sub(self.by_key.values().sum::<u64>() - spent);
+            let all: u64 = self.by_key.values().map(|used| used.cost).sum();
+            share = share.saturating_sub(all - used.cost);
         }
-        Account { session, share, spent, put_off, before: put_off }
+        Account { session, share, used, put_off: self.put_off.contains(&session) }
     }
 
     /// A frame was executed.
     pub(crate) fn close(&mut self, account: Account) {
-        if account.spent > 0 {
-            self.by_key.insert(account.session.client, account.spent);
+        let Account { session, used, put_off, .. } = account;
+        if used.cost > 0 || used.begun || used.put_off > 0 {
+            self.by_key.insert(session.client, used);
         }
-        if account.put_off > account.before {
-            self.put_off.insert(account.session);
-            self.put_off_commands += account.put_off - account.before;
+        if put_off {
+            self.put_off.insert(session);
         }
     }
 
-    /// What each key spent, and how many commands were put off.
-    pub(crate) fn finish(self) -> (BTreeMap<PublicKey, u64>, u64) {
-        (self.by_key, self.put_off_commands)
+    /// What each key spent, and how many of its commands were put off.
+    pub(crate) fn finish(self) -> (BTreeMap<PublicKey, u64>, BTreeMap<PublicKey, u64>) {
+        let of = |what: fn(&Used) -> u64| {
+            let used = self.by_key.iter().map(|(key, used)| (*key, what(used)));
+            used.filter(|(_, count)| *count > 0).collect()
+        };
+        (of(|used| used.cost), of(|used| used.put_off))
     }
 }
 
@@ -141,10 +156,9 @@ impl Spending {
 pub(crate) struct Account {
     session: SessionId,
     share: u64,
-    spent: u64,
-    // Commands that were put off, and one more if that was so of the session before.
-    put_off: u64,
-    before: u64,
+    used: Used,
+    // A command of the session was put off in this slot.
+    put_off: bool,
 }
 
 impl Account {
@@ -153,21 +167,28 @@ impl Account {
         self.share < u64::MAX
     }
 
-    /// Whether a command more may be begun that can be put off.
-    pub(crate) fn may_begin(&self) -> bool {
-        let first = self.spent == 0 && !seeded!(OthersSpend);
-        let has_share = first || self.spent < self.share || seeded!(ShareIgnored);
-        self.put_off == 0 && has_share
+    /// Whether a command more may be begun that can be put off; `lowest` if it is the first one that the client has no outcome of.
+    pub(crate) fn may_begin(&self, lowest: bool) -> bool {
+        let first = !self.used.begun && !seeded!(OthersSpend);
+        let has_share = first || self.used.cost < self.share || seeded!(ShareIgnored);
+        (lowest || !self.put_off) && has_share
     }
 
     /// One was put off, so what follows it is.
     pub(crate) fn put_off(&mut self) {
-        self.put_off += 1;
+        self.put_off = true;
+        self.used.put_off += 1;
     }
 
-    /// A command cost this.
-    pub(crate) fn charge(&mut self, cost: u64) {
-        self.spent = self.spent.saturating_add(cost);
+    /// One was begun, and cost this.
+    pub(crate) fn begun(&mut self, cost: u64) {
+        self.used.begun = true;
+        self.given_again(cost);
+    }
+
+    /// A reply was given again, which cost this.
+    pub(crate) fn given_again(&mut self, cost: u64) {
+        self.used.cost = self.used.cost.saturating_add(cost);
     }
 }
 
@@ -191,8 +212,8 @@ mod tests {
     fn begun(spending: &mut Spending, of: SessionId, cost: u64) -> u64 {
         let mut account = spending.open(of);
         let mut count = 0;
-        while account.may_begin() {
-            account.charge(cost);
+        while account.may_begin(false) {
+            account.begun(cost);
             count += 1;
         }
         account.put_off();
@@ -211,7 +232,7 @@ mod tests {
         assert_eq!(begun(&mut spending, three[2], COMMAND_COST), 1);
         assert_eq!(begun(&mut spending, three[3], SLOT_COST / 3 / 8), 9);
         let (spent, put_off) = spending.finish();
-        assert_eq!((spent.len(), put_off), (3, 4));
+        assert_eq!((spent.len(), put_off[&session(1, 1).client]), (3, 2));
         assert!(spent.values().sum::<u64>() <= SLOT_COST + 3 * COMMAND_COST);
     }
 
@@ -222,7 +243,22 @@ mod tests {
         let mut account = spending.open(two[0]);
         account.put_off();
         spending.close(account);
-        assert!(!spending.open(two[0]).may_begin() && spending.open(two[1]).may_begin());
+        assert!(!spending.open(two[0]).may_begin(false) && spending.open(two[1]).may_begin(false));
+        // A leader may put frames in any order: what all others of the session wait for goes on.
+        assert!(spending.open(two[0]).may_begin(true));
+    }
+
+    #[test]
+    fn what_was_given_again_keeps_no_first_command_back() {
+        let one = session(1, 1);
+        let mut spending = Spending::of(&batch(&[one]), true);
+        let mut account = spending.open(one);
+        account.given_again(2 * SLOT_COST);
+        assert!(account.may_begin(false));
+        account.begun(0);
+        assert!(!account.may_begin(false) && !account.may_begin(true));
+        spending.close(account);
+        assert!(!spending.open(session(1, 2)).may_begin(true));
     }
 
     #[test]
@@ -231,8 +267,8 @@ mod tests {
         let mut spending = Spending::of(&batch(&[one]), false);
         for _ in 0..4 {
             let mut account = spending.open(one);
-            assert!(account.may_begin() && !account.is_bounded());
-            account.charge(SLOT_COST);
+            assert!(account.may_begin(false) && !account.is_bounded());
+            account.begun(SLOT_COST);
             spending.close(account);
         }
         assert_eq!(spending.finish().0[&one.client], 4 * SLOT_COST);

@@ -80,7 +80,7 @@ pub struct Executed {
     /// rules know no budget.
     pub costs: BTreeMap<PublicKey, u64>,
     /// Commands that were put off ([`RefusalReason::PutOff`]).
-    pub put_off: u64,
+    pub put_off: BTreeMap<PublicKey, u64>,
     /// The batch raised the versions beyond what this program knows: it cannot go on, and the machine is good for nothing
     /// any more. Another program goes on from the same log.
     pub outdated: Option<VersionError>,
@@ -279,7 +279,7 @@ impl<S: Service> Machine<S> {
         for (command, number) in numbered {
             let outcome = match session.admit(number) {
                 Admission::Answered(outcome) => {
-                    account.charge(beyond(command, 0, body_bytes(&outcome)));
+                    account.given_again(beyond(command, 0, body_bytes(&outcome)));
                     outcome
                 }
                 Admission::Waits if rules > 0 => Outcome::Waits,
@@ -326,7 +326,8 @@ impl<S: Service> Machine<S> {
                 // Nothing is recorded: it may be begun when it is ordered again.
                 Admission::Fresh
                     if account.is_bounded()
-                        && !(account.may_begin() && session.has_room_for_replies(number))
+                        && !(account.may_begin(session.is_lowest(number))
+                            && session.has_room_for_replies(number))
                         && may_be_put_off((&*service, asked), command, number) =>
                 {
                     account.put_off();
@@ -351,7 +352,7 @@ impl<S: Service> Machine<S> {
                     let ran = run(of, admin, &context, command, &mut released);
                     let metered = context.meter.spent();
                     let Some((outcome, change)) = ran else {
-                        account.charge(beyond(command, metered, 0));
+                        account.begun(beyond(command, metered, 0));
                         if session.is_full_of_waits() {
                             // It may have been served as soon as it waited.
                             let outcome = match take_released(&mut released, (id, number)) {
@@ -378,7 +379,7 @@ impl<S: Service> Machine<S> {
                         }
                         continue;
                     };
-                    account.charge(beyond(command, metered, body_bytes(&outcome)));
+                    account.begun(beyond(command, metered, body_bytes(&outcome)));
                     let outcome = executed.share(outcome);
                     session.record(slot, clock, number, outcome.clone());
                     match change {

@@ -261,7 +261,12 @@ impl Session {
 
     /// Whether the reply to this number can be kept beside those that are. The lowest that the client has no reply to always goes on.
     pub(crate) fn has_room_for_replies(&self, number: u64) -> bool {
-        self.reply_bytes < SESSION_BODIES || number == self.acked_below.max(1)
+        self.reply_bytes < SESSION_BODIES || self.is_lowest(number)
+    }
+
+    /// Whether the client waits for no lower number.
+    pub(crate) fn is_lowest(&self, number: u64) -> bool {
+        number == self.acked_below.max(1)
     }
 
     /// Below this number the client asks for nothing any more.

@@ -96,7 +96,10 @@ fn keys_share_a_slot_by_their_number_whatever_others_ask_for() {
     let alone = Batch::requests(Time(1), vec![many(alice, 1, 10, &quarter)]);
     let executed = replica.execute(&alone);
     assert_eq!(counted(&executed, alice), (4, 6));
-    assert_eq!((executed.put_off, executed.costs[&ALICE]), (6, 4 * (SLOT_COST / 4 + KIB - 6)));
+    assert_eq!(
+        (executed.put_off[&ALICE], executed.costs[&ALICE]),
+        (6, 4 * (SLOT_COST / 4 + KIB - 6))
+    );
     let both =
         vec![many(alice, 5, 6, &quarter), many(bob, 1, 9, &work(SLOT_COST / KIB / 8 + 1, 0))];
     let executed = replica.execute(&Batch::requests(Time(1), both));
@@ -195,7 +198,7 @@ fn what_follows_in_the_session_is_put_off_but_for_what_never_is() {
         Time(1),
         vec![many(alice, 3, 2, &work(1, 0)), many(other, 1, 1, &work(1, 0))],
     ));
-    assert_eq!(executed.put_off, 0);
+    assert!(executed.put_off.is_empty());
 }
 
 #[test]
@@ -219,6 +222,49 @@ fn a_session_that_keeps_many_bytes_of_replies_waits_until_they_are_acknowledged(
     assert!(session <= 3 << 20, "{session}");
 }
 
+/// A leader may order later frames of a session, before others or alone, slot after slot: what the client waits for first goes on all the same.
+#[test]
+fn the_order_of_frames_keeps_no_session_from_going_on() {
+    let mut replica = replica();
+    let alice = session(ALICE, 5);
+    let large = work(0, 1024);
+    let of = |first, count| frame(alice, 1, first, &vec![large.clone(); count]);
+    let (first, later) = (of(1, 3), of(4, 8));
+    let executed = replica.execute(&Batch::requests(Time(1), vec![later.clone()]));
+    assert_eq!(counted(&executed, alice), (3, 5), "there is no room for more replies");
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        let frames = vec![later.clone(), first.clone()];
+        let executed = replica.execute(&Batch::requests(Time(1), frames));
+        let outcome =
+            |number| executed.replies.iter().find(|reply| reply.number == number).unwrap();
+        begun.push((1..=3).filter(|number| outcome(*number).outcome != PUT_OFF).count());
+    }
+    assert_eq!(begun, [1, 1, 1], "the lowest, and what is above it when that is acknowledged");
+    let acknowledged = frame(alice, 2, 2, &[large.clone(), large]);
+    let frames = vec![later, acknowledged];
+    let executed = replica.execute(&Batch::requests(Time(1), frames));
+    assert_eq!(
+        executed.replies.iter().filter(|one| one.number == 2 && one.outcome != PUT_OFF).count(),
+        1
+    );
+}
+
+/// Nor do replies that are given again, of this session or another one of the key.
+#[test]
+fn what_is_given_again_keeps_nothing_back() {
+    let mut replica = replica();
+    let (alice, idle) = (session(ALICE, 5), session(ALICE, 6));
+    let answered = many(idle, 1, 4, &work(0, 900));
+    replica.execute(&Batch::requests(Time(1), vec![answered.clone()]));
+    // So many keys have frames that a share is less than those replies.
+    let mut others: Vec<Frame> =
+        (1..=60).map(|name| many(session(PublicKey([name; 32]), 1), 1, 1, &work(0, 0))).collect();
+    others.extend([answered, many(alice, 1, 2, &work(1, 0))]);
+    let executed = replica.execute(&Batch::requests(Time(1), others));
+    assert_eq!(counted(&executed, alice), (1, 1));
+}
+
 #[test]
 fn under_the_rules_before_everything_runs_and_is_counted() {
     let mut replica = Replica::of_rules_1(Works::default());
@@ -226,7 +272,7 @@ fn under_the_rules_before_everything_runs_and_is_counted() {
     replica.open(alice);
     let batch = Batch::requests(Time(1), vec![many(alice, 1, 4, &work(SLOT_COST / KIB, 1024))]);
     let executed = replica.execute(&batch);
-    assert_eq!((counted(&executed, alice), executed.put_off), ((4, 0), 0));
+    assert_eq!((counted(&executed, alice), executed.put_off.len()), ((4, 0), 0));
     assert!(executed.costs[&ALICE] > 4 * SLOT_COST);
 }
 
@@ -276,7 +322,7 @@ fn a_restored_replica_puts_off_the_same() {
         let executed = replica.execute(&batch);
         assert_eq!(copy.execute(&batch), executed);
         assert_eq!(pieces(&copy.0.snapshot()), pieces(&replica.0.snapshot()));
-        put_off += executed.put_off;
+        put_off += executed.put_off.values().sum::<u64>();
     }
     assert!(put_off > 30, "{put_off}");
 }

@@ -103,6 +103,8 @@ bugs! {
         "A client key that has used up its share of a slot goes on in it."
     OthersSpend "others-spend" "A6"
         "What all keys together have spent in a slot counts against a key's share."
+    CostsUnplanned "costs-unplanned" "A6"
+        "A leader proposes whatever is expected to cost, as long as its pipeline has room."
     QueriesUnlimited "queries-unlimited" "A6"
         "Every query for states is answered, and makes votes be repeated, however many there are."
 

@@ -1,7 +1,14 @@
-//! Mistakes made on purpose about what is attested, and claimed in commands, are found. The other ones are the simulator's to find.
+//! Mistakes made on purpose about what is attested, claimed in commands, and planned, are found. The other ones are the simulator's to find.
 
 mod common;
+mod harness {
+    pub(crate) use crate::settings;
+}
 mod notary;
+#[path = "../../agreement/tests/planning.rs"]
+mod planning;
+#[path = "../../agreement/tests/harness/settings.rs"]
+mod settings;
 
 use notary::single::{
     a_proposal_with_false_claims_is_not_voted_for, nothing_is_attested_before_it_is_logged,
@@ -11,8 +18,9 @@ use std::panic::catch_unwind;
 
 /// One test: a bug is switched on for the whole process.
 #[test]
-fn mistakes_about_attestations_are_found() {
-    let checks: [(Bug, fn()); 2] = [
+fn mistakes_that_the_simulator_does_not_see_are_found() {
+    let checks: [(Bug, fn()); 3] = [
+        (Bug::CostsUnplanned, planning::costly_slots_are_proposed_one_after_the_other),
         (Bug::ReplyBeforeLog, nothing_is_attested_before_it_is_logged),
         (Bug::ClaimsUnverified, a_proposal_with_false_claims_is_not_voted_for),
     ];

@@ -332,6 +332,7 @@ impl Report {
             (Mark::NewViewRepeated, agreement.new_views_repeated),
             (Mark::LeaderPassedOver, agreement.leaders_passed_over),
             (Mark::WriteWithheld, agreement.writes_withheld),
+            (Mark::WriteBehindCosts, agreement.writes_behind_costs),
             (Mark::PrefixVouched, agreement.prefixes_vouched),
             (Mark::DecisionProven, agreement.decisions_proven),
             (Mark::AcceptsNotGenuine, agreement.accepts_not_genuine),

@@ -5,9 +5,9 @@ use crate::telling::SIGNED_AGAIN;
 use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::Mode;
-use perdura_client::{CallError, Indeterminacy};
+use perdura_client::{CallError, Indeterminacy, Refusal};
 use perdura_protocol::partitions::MAP_VERSION;
-use perdura_protocol::{Decode, Encode, PartitionId, Slot};
+use perdura_protocol::{Decode, Encode, PartitionId, RefusalReason, Slot};
 use perdura_store::partition::{
     Blocker, Certificate, Intent, Participant, PartitionCommand, PartitionReply, Reason,
     TransactionId, Vote, digest_of_part, limits,
@@ -53,11 +53,19 @@ enum Heard {
     Abort {
         reason: Reason,
         proof: Option<Certificate>,
+        /// Why its part was refused there, without a vote, before it was asked to end the transaction.
+        refusal: Option<CallError>,
     },
     /// No vote, and why.
     Nothing(CallError),
     /// It was not asked.
     Unasked,
+}
+
+/// Whether the partition's store refused a command for good.
+fn is_by_service(error: &CallError) -> bool {
+    let CallError::Refused { reason, .. } = error else { return false };
+    matches!(reason, Refusal::Ordered(RefusalReason::Service(_)))
 }
 
 /// What became of asking for votes.
@@ -79,7 +87,7 @@ fn heard_in(
         {
             match vote {
                 Vote::Commit => Heard::Commit { results, proof },
-                Vote::Abort(reason) => Heard::Abort { reason, proof },
+                Vote::Abort(reason) => Heard::Abort { reason, proof, refusal: None },
             }
         }
         Ok(_) => Heard::Nothing(nonsense()),
@@ -399,12 +407,16 @@ impl<G: Groups> Transactions<G> {
             let Heard::Nothing(error) = &*vote else { return None };
             // It may have decided, others may have ended the transaction by that, and all may have forgotten it since.
             let may_be_forgotten = decider == Some(index) && !error.is_refusal();
+            let refusal = is_by_service(error).then(|| error.clone());
             Some(async move {
                 let resolve = PartitionCommand::Resolve { intent: intent.clone(), expired: None };
                 let called = self.ask(one.partition, &resolve, end_ms).await;
                 match heard_in(intent.id(), called) {
                     Heard::Abort { reason: Reason::Fenced, .. } if may_be_forgotten => {}
                     Heard::Nothing(_) => {}
+                    Heard::Abort { reason, proof, .. } => {
+                        *vote = Heard::Abort { reason, proof, refusal };
+                    }
                     resolved => *vote = resolved,
                 }
             })
@@ -435,10 +447,11 @@ impl<G: Groups> Transactions<G> {
             .or_else(|| heard.iter().position(is_conflict));
         if let Some(index) = why {
             let partition = split.parts[index].partition;
-            let Heard::Abort { reason, .. } = heard.swap_remove(index) else {
-                return Attempt::Error(TransactionError::Nonsense);
+            return match heard.swap_remove(index) {
+                Heard::Abort { refusal: Some(error), .. } => Attempt::Error(error.into()),
+                Heard::Abort { reason, .. } => self.why(split, partition, reason),
+                _ => Attempt::Error(TransactionError::Nonsense),
             };
-            return self.why(split, partition, reason);
         }
         // Some vote is not known. Where the part is certain not to be there, and not to come, it is aborted in the end.
         let certain = heard

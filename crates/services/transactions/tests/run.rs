@@ -485,18 +485,29 @@ async fn transfer(
     matches!(outcome, Ok(Outcome::Committed { .. }))
 }
 
-/// As many records as a partition keeps of a client are made there, and one more is asked for, which raises its floor; then they are forgotten.
-async fn raise_floor(client: Transactions<Way>, split: Split) {
+/// The first number of those transactions.
+const FILLING: u64 = 1_000_000;
+
+/// As many records as a partition keeps of a client are made there, and as many more asked for as that.
+async fn fill(client: Transactions<Way>, split: Split, more: u64) {
     let deadline_ms = client.groups().now_ms() + 3_600 * SECONDS;
     let ask = async |partition: u16, command: PartitionCommand| {
         client.ask(PartitionId(partition), &command, deadline_ms).await.unwrap()
     };
-    for counter in 0..=u64::from(limits::RECORDS_PER_CLIENT) {
+    for counter in FILLING..FILLING + u64::from(limits::RECORDS_PER_CLIENT) + more {
         let intent = intent_of(&client, &split, counter).await;
         ask(1, PartitionCommand::Resolve { intent, expired: None }).await;
     }
+}
+
+/// They are forgotten.
+async fn forget_all(client: Transactions<Way>) {
+    let deadline_ms = client.groups().now_ms() + 3_600 * SECONDS;
+    let ask = async |partition: u16, command: PartitionCommand| {
+        client.ask(PartitionId(partition), &command, deadline_ms).await.unwrap()
+    };
     let sessions = [0, 1].map(|index| client.groups().session_in(PartitionId(index)));
-    let below = 1 + u64::from(limits::RECORDS_PER_CLIENT);
+    let below = 2 * FILLING;
     let (signed, proof) = ask(0, PartitionCommand::Fence { session: sessions[0], below }).await;
     let PartitionReply::Fenced { below, now: signed, .. } = signed else { panic!("{signed:?}") };
     let fence = Fence { proof: proof.unwrap(), nonce: sessions[0].nonce, below, signed };
@@ -515,7 +526,8 @@ fn who_is_fenced_off_in_a_session_goes_on_in_another_one() {
     let client = client(&shared, 1);
     let both = vec![write("a1", "1"), write("b1", "1")];
     let split = Split::of(client.groups().map(), Transaction { operations: both.clone() });
-    run_one(&shared, raise_floor(client.clone(), split));
+    run_one(&shared, fill(client.clone(), split, 1));
+    run_one(&shared, forget_all(client.clone()));
     let before = [0, 1].map(|index| client.groups().session_in(PartitionId(index)).nonce);
     for _ in 0..2 {
         let written = vec![OperationResult::Written; 2];
@@ -527,4 +539,25 @@ fn who_is_fenced_off_in_a_session_goes_on_in_another_one() {
             "left once: one for its fence, one for its floor"
         );
     }
+}
+
+/// What a partition has no record left for is refused at once, and held nowhere.
+#[test]
+fn who_has_as_many_records_as_he_may_is_told_so() {
+    let shared = Partitions::new(2, 8);
+    lock(&shared).go_on_under(2);
+    let client = client(&shared, 1);
+    let both = vec![write("a1", "1"), write("b1", "1")];
+    let split = Split::of(client.groups().map(), Transaction { operations: both.clone() });
+    run_one(&shared, fill(client.clone(), split, 0));
+    let began_ms = lock(&shared).now_ms;
+    for _ in 0..3 {
+        let refused = transact(&shared, &client, both.clone()).unwrap_err();
+        let text = refused.to_string();
+        assert!(refused.is_refusal() && text.contains("are remembered"), "{text}");
+    }
+    assert!(lock(&shared).now_ms < began_ms + 5 * SECONDS, "none waited for its deadline");
+    let other = self::client(&shared, 2);
+    let written = vec![OperationResult::Written; 2];
+    assert_eq!(transact(&shared, &other, both), committed(written));
 }

@@ -289,3 +289,35 @@ fn a_batch_keeps_to_what_it_may_cost_and_who_is_cheap_is_never_passed_over() {
     assert_eq!(clients(12 * mib, true), [1, 2, 1, 2]);
     assert_eq!(clients(1, true), [3, 3]);
 }
+
+/// Others that cost something do not go before one that waits for its turn: what is in flight would never be little enough.
+#[test]
+fn who_is_costly_comes_to_his_turn_whatever_others_ask_for() {
+    let (mut pool, mut expected) = (Pool::default(), Expected::default());
+    let mib = 1 << 20;
+    let costs = [(1, 17 * mib), (2, mib)];
+    for (client, cost) in costs {
+        let one = frame(client, 1, 10);
+        let costs = BTreeMap::from([(one.session.client, cost)]);
+        let batch = perdura_protocol::Batch::requests(perdura_protocol::Time(1), vec![one]);
+        expected.executed(&batch, &costs);
+    }
+    // Two slots are in flight; the second client sends again as soon as it has an answer, the third one always.
+    let (mut in_flight, mut served) = (std::collections::VecDeque::from([0, 0]), 0);
+    for number in 1..=10 {
+        for client in 1..=3 {
+            pool.offer(frame(client, number, 10), Source::Client, 0);
+        }
+        in_flight.pop_front();
+        let left = 16u64.saturating_mul(mib).saturating_sub(in_flight.iter().sum());
+        let cost = Allowance::new(&expected, left, in_flight.iter().sum::<u64>() == 0);
+        let taken = pool.take(1 << 20, 0, cost);
+        let clients: BTreeSet<u32> =
+            taken.iter().map(|frame| u32::from(frame.session.client.0[3])).collect();
+        assert!(clients.contains(&3), "who is cheap waits for nobody");
+        served += usize::from(clients.contains(&1));
+        let of = |client: &u32| costs.iter().find(|(one, _)| one == client).map_or(0, |one| one.1);
+        in_flight.push_back(clients.iter().map(of).sum());
+    }
+    assert!(served >= 3, "{served} of 10 batches");
+}

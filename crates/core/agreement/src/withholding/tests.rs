@@ -20,6 +20,7 @@ fn batch(frames: Vec<Frame>) -> Batch {
 /// A follower that handed a frame over, and its leader's batches.
 struct Follower {
     withholding: Withholding,
+    expected: Expected,
     pool: Pool,
     now_ms: u64,
     handed: u32,
@@ -31,7 +32,7 @@ impl Follower {
         pool.offer(frame(1, WITHHELD, bytes), Source::Client, 0);
         assert_eq!(pool.hand_over(0).len(), 1);
         let withholding = Withholding::default();
-        Self { withholding, pool, now_ms: 0, handed: 0 }
+        Self { withholding, expected: Expected::default(), pool, now_ms: 0, handed: 0 }
     }
 
     /// Time passes, and the leader's batches arrive and are delivered.
@@ -41,7 +42,12 @@ impl Follower {
         self.withholding.tick([key].into_iter(), &self.pool, self.now_ms);
         for batch in batches {
             let proposed_ms = free.then_some(self.now_ms);
-            self.withholding.delivered(batch, proposed_ms, &self.pool, self.now_ms);
+            self.withholding.delivered(
+                batch,
+                proposed_ms,
+                (&self.pool, &self.expected),
+                self.now_ms,
+            );
         }
         self.handed += self.withholding.again(self.now_ms).len() as u32;
     }
@@ -119,7 +125,8 @@ fn a_frame_on_its_way_is_not_withheld() {
             follower.see(10, &small, true);
         }
         follower.pool.remove(copy.session, WITHHELD);
-        follower.withholding.delivered(&come, Some(follower.now_ms), &follower.pool, 0);
+        let of = (&follower.pool, &follower.expected);
+        follower.withholding.delivered(&come, Some(follower.now_ms), of, 0);
         follower.pool.offer(copy.clone(), Source::Client, follower.now_ms);
         follower.pool.hand_over(follower.now_ms);
     }
@@ -177,4 +184,20 @@ fn few_frames_are_watched_and_the_longest_waiting_ones_first() {
     withholding.tick(keys.iter().copied(), &pool, 120);
     assert!(withholding.asked.contains_key(&keys[ASKED_AT_ONCE]));
     assert_eq!(withholding.asked.len(), ASKED_AT_ONCE);
+}
+
+/// A leader keeps the costs of what is in flight apart, so all of a costly client may wait; some of it does not.
+#[test]
+fn all_of_a_costly_client_may_wait_but_not_some_of_it() {
+    let costs = BTreeMap::from([(PublicKey([1; 32]), 1 << 24)]);
+    let follower = || {
+        let mut follower = Follower::new(100);
+        follower.expected.executed(&batch(vec![frame(1, 9, 1)]), &costs);
+        follower
+    };
+    let others = [batch(vec![frame(2, 5, 100)])];
+    assert!(Follower::new(100).gives_up(10, &others));
+    assert!(!follower().gives_up(10, &others));
+    let some = [batch(vec![frame(1, 5, 100)])];
+    assert!(follower().gives_up(10, &some));
 }

@@ -87,6 +87,8 @@ pub struct Group {
     pub lost_batches: u32,
     /// So many Writes to replica 0 get lost.
     pub lost_writes: u32,
+    /// How far a Write was ahead of what its sender, which does not lead, had delivered: slots.
+    pub writes_ahead: u64,
     /// What was proposed in which view, and to whom.
     pub proposals: Vec<(View, Slot, usize)>,
     /// A flush takes so much longer.
@@ -139,6 +141,7 @@ impl Group {
             unproposed: None,
             lost_batches: 0,
             lost_writes: 0,
+            writes_ahead: 0,
             proposals: Vec::new(),
             disk_ms: 0,
             window,
@@ -203,6 +206,12 @@ impl Group {
                 return;
             }
             self.proposals.push((*view, *slot, to));
+        }
+        if let Message::Write { view, slot, .. } = &message
+            && view.leader(self.nodes.len()).index() != from
+        {
+            let ahead = slot.0.saturating_sub(self.nodes[from].delivered.0);
+            self.writes_ahead = self.writes_ahead.max(ahead);
         }
         if self.lost_writes > 0 && to == 0 && matches!(message, Message::Write { .. }) {
             self.lost_writes -= 1;

@@ -14,8 +14,8 @@ use perdura_protocol::{Command, Encode, Message, Outcome, ReplicaId, Time, limit
 pub(super) struct Renewals {
     // Those that were sent.
     sent: u64,
-    // The answers to the last one, until there are enough.
-    asked: Option<Votes>,
+    // When the last one was sent, and the answers to it, until there are enough.
+    asked: Option<(u64, Votes)>,
     // Replicas knew none when they were asked last.
     unknown: bool,
     // When something was sent last that renews the session, too.
@@ -42,6 +42,7 @@ impl Renewals {
     /// A command that was sent at that time was carried out.
     pub(super) fn was_carried_out(&mut self, sent_ms: u64) {
         self.answered_ms = self.answered_ms.max(sent_ms);
+        self.fresh_ms = self.fresh_ms.max(sent_ms);
     }
 
     /// What was sent was put off, and renewed nothing.
@@ -84,7 +85,7 @@ impl ClientCore {
         }
         let number = limits::FIRST_RENEWAL + session.renewals.sent;
         session.renewals.sent += 1;
-        session.renewals.asked = Some(Votes::default());
+        session.renewals.asked = Some((now_ms, Votes::default()));
         session.renewals.fresh_ms = now_ms;
         let (nonce, acked) = (session.nonce, session.acked_below());
         let frame = self.build(nonce, acked, number, &[Command::Renew.to_bytes()]);
@@ -105,14 +106,14 @@ impl ClientCore {
         if count != session.renewals.sent {
             return;
         }
-        let Some(votes) = &mut session.renewals.asked else { return };
+        let Some((asked_ms, votes)) = &mut session.renewals.asked else { return };
+        let asked_ms = *asked_ms;
         let added = votes.add(from, outcome);
         self.stats.disagreements += u64::from(added.disagrees);
         if added.support < witnesses {
             return;
         }
         session.renewals.asked = None;
-        let asked_ms = session.renewals.fresh_ms;
         session.renewals.was_carried_out(asked_ms);
         session.renewals.unknown = matches!(outcome, Outcome::Refused(_));
         if let Some(flight) = session.settle(number) {

@@ -80,7 +80,6 @@ impl ClientCore {
                 let first = self.config.busy_first_ms.max(1);
                 let longest = self.config.retransmit_longest_ms.max(1);
                 session.put_off(number, now_ms, (first, longest));
-                self.stats.put_off += 1;
             }
             return;
         }

@@ -288,12 +288,10 @@ impl ClientCore {
             let next = self.build(nonce, acked, lowest, &commands);
             let (leader, linked) = (self.views.leader(), self.linked());
             let Some(session) = &mut self.session else { return };
-            let mut of = session.frames.iter_mut();
-            let Some(flight) = of.find(|one| one.frame.first_number == frame.first_number) else {
-                return;
-            };
-            flight.replace(now_ms, next, pause_ms);
+            let numbers = (frame.first_number, lowest);
+            let Some(flight) = session.split(now_ms, numbers, next, pause_ms) else { return };
             let (frame, targets) = (flight.frame.clone(), flight.first_targets(leader, linked));
+            self.stats.put_off += commands.len() as u64;
             self.send_again(&targets, vec![frame]);
         }
     }

@@ -2,11 +2,12 @@
 
 use super::CallId;
 use super::attesting::Attestations;
-use super::bounds::KNOWN;
+use super::bounds::{KNOWN, PARKED_MS};
 use super::lifetime::Renewals;
 use crate::votes::Votes;
 use perdura_protocol::{Frame, ReplicaId, limits};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 /// The call of a command that the client sends by itself.
 pub(super) const NOBODYS: CallId = CallId(u64::MAX);
@@ -36,6 +37,8 @@ pub(super) struct Pending {
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) frame: Frame,
+    /// Those of its commands that it is sent for; others of the frame are in another one, too.
+    numbers: Range<u64>,
     /// Its commands whose outcome somebody waits for.
     pub(super) open: usize,
     /// Those of them that wait at the replicas, as these have said.
@@ -227,10 +230,10 @@ impl Session {
             self.frames.iter_mut().find(|one| one.again_ms.is_some_and(|at| at <= now_ms))
         {
             flight.again_ms = None;
-            let frame = flight.frame.clone();
+            let (frame, numbers) = (flight.frame.clone(), flight.numbers.clone());
             let mut lowest = None;
             // What waits at the replicas is not sent again, and may lie below what is acknowledged.
-            for number in frame.first_number.max(self.base)..frame.end_number() {
+            for number in numbers.start.max(self.base)..numbers.end {
                 if let Some(pending) = self.pending(number) {
                     pending.votes.forget_put_off();
                     if !self.is_parked(number) {
@@ -243,6 +246,37 @@ impl Session {
             }
         }
         None
+    }
+
+    /// What is left of a frame, from `lowest` on, goes out as the frame `next`. What waits at the replicas below that stays with the frame that it
+    /// was sent in, and is asked for with it now and then.
+    pub(super) fn split(
+        &mut self,
+        now_ms: u64,
+        (first_number, lowest): (u64, u64),
+        next: Frame,
+        pause_ms: u64,
+    ) -> Option<&mut InFlight> {
+        let index = self.frames.iter().position(|one| one.frame.first_number == first_number)?;
+        let flight = self.frames.get_mut(index)?;
+        let waiting = self.parked.range(flight.numbers.start..lowest).count();
+        let rest = InFlight {
+            numbers: lowest..flight.numbers.end,
+            open: flight.open - waiting,
+            parked: flight.parked - waiting,
+            resent: true,
+            ..InFlight::new(next, 0, now_ms, pause_ms, flight.busy_pause_ms)
+        };
+        if waiting == 0 {
+            self.frames.remove(index);
+        } else {
+            flight.numbers.end = lowest;
+            (flight.open, flight.parked) = (waiting, waiting);
+            flight.resend_ms = now_ms + PARKED_MS;
+        }
+        let at = index + usize::from(waiting > 0);
+        self.frames.insert(at, rest);
+        self.frames.get_mut(at)
     }
 
     pub(super) fn is_parked(&self, number: u64) -> bool {
@@ -370,6 +404,7 @@ impl InFlight {
         InFlight {
             open,
             parked: 0,
+            numbers: frame.first_number..frame.end_number(),
             frame,
             sent_ms: now_ms,
             resend_ms: now_ms + pause_ms,
@@ -383,16 +418,8 @@ impl InFlight {
         }
     }
 
-    /// What is left of it is sent as this frame.
-    pub(super) fn replace(&mut self, now_ms: u64, frame: Frame, pause_ms: u64) {
-        self.frame = frame;
-        (self.sent_ms, self.resend_ms, self.pause_ms) = (now_ms, now_ms + pause_ms, pause_ms);
-        (self.busy_resend_ms, self.again_ms) = (None, None);
-        (self.progressed, self.to_all, self.resent) = (false, false, true);
-    }
-
     fn holds(&self, number: u64) -> bool {
-        (self.frame.first_number..self.frame.end_number()).contains(&number)
+        self.numbers.contains(&number)
     }
 
     /// Whether all of its commands that somebody waits for wait at the replicas.

@@ -74,10 +74,10 @@ impl Node {
             return;
         }
         assert!(self.machine.history() == history, "agreement and execution disagree: stop");
-        self.shares.delivered(batch, &executed.costs);
+        self.shares.delivered(batch, &executed.costs, &executed.put_off);
         self.agreement.note_costs(batch, &executed.costs);
         self.counters.cost += executed.costs.values().sum::<u64>();
-        self.counters.put_off += executed.put_off;
+        self.counters.put_off += executed.put_off.values().sum::<u64>();
         self.counters.batches += 1;
         self.logged.push_back((slot, self.logged_at));
         self.remember(slot, Past { digest: batch.digest(), history });

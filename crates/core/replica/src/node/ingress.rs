@@ -188,7 +188,7 @@ impl Node {
                 Message::Attach { nonce } => {
                     self.attach(SessionId { client: key, nonce }, connection);
                 }
-                Message::Read { id, command } => self.on_read(connection, key, id, command),
+                Message::Read { id, command } => self.on_read(now, (connection, key), id, command),
                 Message::RollCall { nonce } => self.on_roll_call(now, peer, key, nonce),
                 _ => self.misbehaved(peer, "a message that no client sends".into()),
             },

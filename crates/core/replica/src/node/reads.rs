@@ -2,7 +2,8 @@
 //! (rule C2).
 //!
 //! Who reads takes turns by key, and what reads cost is bounded twice: what is answered before messages are looked at again, and, while
-//! something is being ordered, what reads that are large take of the time. A client whose read waits for too long orders it.
+//! something is being ordered, what reads that are large take of the time. A client whose read waits for too long orders it, and is told to if it
+//! has not yet: what nobody waits for any more is not read.
 
 use super::waiting::Capacity;
 use super::{Node, Peer, Stage};
@@ -30,12 +31,16 @@ const SMALL: u64 = 64 * 1024;
 /// What larger ones may cost in a millisecond while something is being ordered: a tenth of what a processor reads and answers in that time.
 const PACE: u64 = 100 * 1024;
 
+/// A read that has waited for so long is ordered by its client: that of `ClientConfig::fast_read_ms`.
+const STALE_MS: u64 = 100;
+
 /// What one key may read at once beyond that.
 const BURST: u64 = 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct WaitingRead {
     after: Slot,
+    since_ms: u64,
     connection: u64,
     key: PublicKey,
     id: u64,
@@ -45,6 +50,10 @@ pub(super) struct WaitingRead {
 impl WaitingRead {
     fn ready(&self, executed: Slot) -> bool {
         self.after <= executed
+    }
+
+    fn is_stale(&self, now: Now) -> bool {
+        now.monotonic_ms >= self.since_ms + STALE_MS
     }
 }
 
@@ -81,10 +90,17 @@ impl Pace {
 }
 
 impl Node {
-    pub(super) fn on_read(&mut self, connection: u64, key: PublicKey, id: u64, command: Bytes) {
+    pub(super) fn on_read(
+        &mut self,
+        now: Now,
+        (connection, key): (u64, PublicKey),
+        id: u64,
+        command: Bytes,
+    ) {
         let accepted = self.agreement.highest_accepted();
         let after = if seeded!(FastReadAtOnce) { Slot(0) } else { accepted };
-        let read = WaitingRead { after, connection, key, id, command };
+        let since_ms = now.monotonic_ms;
+        let read = WaitingRead { after, since_ms, connection, key, id, command };
         if !self.agreement.voting() {
             self.reply_read(&read, None);
             return;
@@ -106,9 +122,15 @@ impl Node {
                 return;
             }
             let pace = &self.pace;
-            let next = self.reads.pop(|read| read.ready(executed) && (all || pace.may(read.key)));
+            let next = self.reads.pop(|read| {
+                read.is_stale(now) || (read.ready(executed) && (all || pace.may(read.key)))
+            });
             let Some((_, read)) = next else { return };
-            cost += self.answer_read(&read);
+            if read.is_stale(now) {
+                self.reply_read(&read, None);
+            } else {
+                cost += self.answer_read(&read);
+            }
         }
     }
 

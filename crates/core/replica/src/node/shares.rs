@@ -8,6 +8,7 @@
 //! the rest waits in its links, where TCP holds it back. All links of a key, and what replicas
 //! forward of it, share that. Whoever is alone, or among its like, is held to nothing.
 
+use perdura_protocol::limits::SLOT_COST;
 use perdura_protocol::{Batch, Frame, PublicKey, ReplicaId};
 use std::collections::BTreeMap;
 
@@ -23,6 +24,9 @@ const WORK_COST: u64 = 64 * 1024;
 
 /// Work at once.
 const BURST: u64 = 64;
+
+/// What a client owes at most: what a slot costs.
+const MOST_OWED: i64 = (SLOT_COST * UNIT / WORK_COST) as i64;
 
 /// A client is sparse when the average command comes with more than so many times as many others for
 /// the same work.
@@ -47,7 +51,7 @@ struct Share {
     work: u64,
     commands: u64,
     sparse: bool,
-    // Work that it may cause; below nothing by one frame and what its commands cost at most, which is paid back first.
+    // Work that it may cause; below nothing by a slot's budget at most, which is paid back first.
     credit: i64,
 }
 
@@ -70,19 +74,29 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// A batch was delivered, and cost this by client key.
-    pub fn delivered(&mut self, batch: &Batch, costs: &BTreeMap<PublicKey, u64>) {
+    /// A batch was delivered, and cost this by client key; of a key so many commands were put off, which get it nothing.
+    pub fn delivered(
+        &mut self,
+        batch: &Batch,
+        costs: &BTreeMap<PublicKey, u64>,
+        put_off: &BTreeMap<PublicKey, u64>,
+    ) {
         for frame in batch.frames() {
             let share = self.clients.entry(frame.session.client).or_default();
             share.work += work(frame);
             share.commands += UNIT * frame.commands().len() as u64;
+        }
+        for (client, count) in put_off {
+            if let Some(share) = self.clients.get_mut(client) {
+                share.commands = share.commands.saturating_sub(UNIT * count);
+            }
         }
         for (client, cost) in costs {
             if let Some(share) = self.clients.get_mut(client) {
                 let work = cost * UNIT / WORK_COST;
                 share.work += work;
                 if share.sparse {
-                    share.credit -= work as i64;
+                    share.credit = (share.credit - work as i64).max(-MOST_OWED);
                 }
             }
         }
@@ -208,7 +222,7 @@ mod tests {
                     }
                 }
             }
-            shares.delivered(&Batch::requests(Time(1), frames), &BTreeMap::new());
+            shares.delivered(&Batch::requests(Time(1), frames), &BTreeMap::new(), &BTreeMap::new());
             shares.tick(shares.ticked_ms + 20);
         }
         let_in
@@ -259,10 +273,27 @@ mod tests {
             }
             let costs = BTreeMap::from([(key(1), 16 << 20)]);
             let costs = if frames.len() > 1 { costs } else { BTreeMap::new() };
-            shares.delivered(&Batch::requests(Time(1), frames), &costs);
+            shares.delivered(&Batch::requests(Time(1), frames), &costs, &BTreeMap::new());
             shares.tick(shares.ticked_ms + 20);
         }
         assert!(shares.is_sparse(key(1)) && let_in < 500, "{let_in}");
+        // What it owes is paid back in a third of a second.
+        let owed = shares.clients[&key(1)].credit;
+        assert!(owed >= -MOST_OWED && MOST_OWED as u64 <= SPARSE_WORK_S * UNIT / 3, "{owed}");
+    }
+
+    #[test]
+    fn commands_that_were_put_off_get_a_client_nothing() {
+        let mut shares = Shares::default();
+        let full = frame(1, 1_000, 1);
+        for _ in 0..100 {
+            let frames = vec![frame(2, 1, 1), full.clone()];
+            let costs = BTreeMap::from([(key(1), 16 << 20)]);
+            let put_off = BTreeMap::from([(key(1), 997)]);
+            shares.delivered(&Batch::requests(Time(1), frames), &costs, &put_off);
+            shares.tick(shares.ticked_ms + 20);
+        }
+        assert!(shares.is_sparse(key(1)) && !shares.is_sparse(key(2)));
     }
 
     #[test]

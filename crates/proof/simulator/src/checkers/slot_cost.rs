@@ -1,8 +1,9 @@
-//! Guards A6: what the commands of a slot cost is its budget, and one command of each client key at most, beside what is never put off.
+//! Guards A6: what a command costs is bounded, and what the commands of a slot do is its budget, and one command of each client key at most, beside
+//! what is never put off.
 
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
-use perdura_protocol::limits::SLOT_COST;
+use perdura_protocol::limits::{COMMAND_COST, FRAME_BYTES, SLOT_COST};
 use perdura_protocol::{PublicKey, SessionId, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +41,11 @@ impl SlotCost {
         (session, number): (SessionId, u64),
         cost: u64,
     ) -> Check {
+        // The reply comes on top, and the step that was one too many.
+        if cost > COMMAND_COST + 2 * FRAME_BYTES as u64 {
+            let what = format!("number {number} of {session:?} costs {cost} at replica {replica}");
+            return Err(Broken::new(RULE, what));
+        }
         let client = session.client;
         let spent = self.spent.entry(replica).or_default();
         if spent.slot != slot || spent.commands.contains(&(session, number)) {
@@ -81,5 +87,6 @@ mod tests {
         }
         assert!(checker.spends(1, Slot(3), (one, 5), half).is_ok());
         assert!(checker.spends(0, Slot(3), (one, 8), 1).is_err());
+        assert!(checker.spends(0, Slot(4), (one, 9), 2 * COMMAND_COST).is_err());
     }
 }

@@ -70,6 +70,8 @@ pub enum Mark {
     LeaderPassedOver,
     /// A restarted replica withheld a Write of its view.
     WriteWithheld,
+    /// A Write waited until what was before it had been executed: that was expected to be costly.
+    WriteBehindCosts,
     /// A prefix was signed because somebody waited for it.
     PrefixVouched,
     /// Accepts that had decided by link were found genuine.
@@ -182,7 +184,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 87] = [
+    pub const ALL: [Mark; 88] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -216,6 +218,7 @@ impl Mark {
         Mark::NewViewRepeated,
         Mark::LeaderPassedOver,
         Mark::WriteWithheld,
+        Mark::WriteBehindCosts,
         Mark::PrefixVouched,
         Mark::DecisionProven,
         Mark::AcceptsNotGenuine,

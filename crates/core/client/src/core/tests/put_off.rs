@@ -135,7 +135,14 @@ fn what_waits_at_the_replicas_is_not_sent_with_what_was_put_off() {
     let again = script.frames().remove(0).1;
     assert_eq!((again.first_number, again.acked_below), (4, 4));
     assert!(again.commands().eq(first.commands().skip(2)));
+    // What waits is asked for as it was sent: by a replica whose link is new, and now and then.
+    script.core.on_link(script.now_ms, ReplicaId(1), false);
+    script.core.on_link(script.now_ms, ReplicaId(1), true);
+    script.pump();
+    let greeted = script.frames();
+    assert!(greeted.contains(&(1, first)) && greeted.contains(&(1, again)), "{greeted:?}");
     script.answer_all(4, &reply("C"));
     script.answer_all(2, &reply("A"));
     assert_eq!(script.done().len(), 3);
+    assert_eq!(script.core.next_deadline(), None, "nothing is sent again");
 }
