@@ -265,7 +265,9 @@ fn why(reason: &Reason) -> &'static str {
         Reason::Conflict(_) => "another transaction held what it needs",
         Reason::Cap { .. } => "its client had too many pending",
         Reason::Room => "there was no room",
-        Reason::TooMuch => "it read more than a reply holds",
+        Reason::TooMuch => {
+            "it read more than a reply holds, or would have taken more work than a command may"
+        }
         Reason::Map => "its keys are elsewhere",
         Reason::Fenced => "its client had fenced it off",
         Reason::Unreachable { .. } => "another participant did not answer",

@@ -345,7 +345,7 @@ fn a_cluster_under_older_rules_says_what_to_do_and_is_upgraded() {
     let claim = ["claim", "s", r#"["lock",2]"#, "--wait", "0"];
     spaces.run(&claim).failed(4, &["needs version 2 of the tuple spaces", "perdura upgrade"]);
     let raised = cluster.run(&["upgrade", "--yes"]).ok();
-    assert!(raised.contains("service 2"), "{raised}");
+    assert!(raised.contains("service 3"), "{raised}");
     spaces.run(&claim).failed(3, &["another tuple begins alike"]);
     spaces.run(&["inp", "s", r#"["lock",1]"#]).ok();
     assert_eq!(spaces.run(&claim).ok(), "2\n");

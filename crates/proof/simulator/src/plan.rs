@@ -65,6 +65,8 @@ pub struct WorkloadPlan {
     pub short_deadlines: u64,
     /// Usual length of a value, bytes.
     pub value_bytes: usize,
+    /// Whether some commands are taken for costly ones.
+    pub costly: bool,
 }
 
 /// How often something is done to the group.
@@ -165,6 +167,11 @@ fn draw_versions(seed: u64) -> Versions {
     ])
 }
 
+/// Whether some commands are taken for costly ones. From a stream of its own too.
+fn draw_costly(seed: u64) -> bool {
+    Random::new(seed).fork("costly commands").percent(50)
+}
+
 /// With which version of its service a run starts: mostly with the newest, which needs newer rules than the first.
 /// From a stream of its own too.
 fn draw_service_version(seed: u64, versions: Versions) -> Versions {
@@ -249,7 +256,7 @@ fn draw_network(random: &mut Random) -> NetworkPlan {
     }
 }
 
-fn draw_workload(random: &mut Random, tempo: Tempo, faults: Faults) -> WorkloadPlan {
+fn draw_workload(random: &mut Random, tempo: Tempo, faults: Faults, costly: bool) -> WorkloadPlan {
     let (clients, callers) = (random.between(2, 5) as usize, random.between(1, 4) as usize);
     WorkloadPlan {
         clients,
@@ -269,6 +276,7 @@ fn draw_workload(random: &mut Random, tempo: Tempo, faults: Faults) -> WorkloadP
         fast_reads: *random.pick(&[0, 50, 90]),
         short_deadlines: *random.pick(&[0, 5, 25]),
         value_bytes: *random.pick(&[16, 16, 16, 300, 2_000]),
+        costly,
     }
 }
 
@@ -439,7 +447,7 @@ impl Plan {
                 _ => draw_network(&mut random),
             },
             shrunk: 0,
-            workload: draw_workload(&mut random, tempo, faults),
+            workload: draw_workload(&mut random, tempo, faults, draw_costly(options.seed)),
             chaos: draw_chaos(&mut random, length_us),
             liars: Vec::new(),
             attacks: Vec::new(),

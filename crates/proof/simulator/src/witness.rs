@@ -140,7 +140,7 @@ impl Inner {
 
 /// The newest version of the service. From version 2 on it counts what it executes, in a segment of its own behind all others: so
 /// that whoever executes under another version has another state.
-pub const NEWEST: u16 = 2;
+pub const NEWEST: u16 = 3;
 
 /// One command in four is taken for one of 4 to 12 MiB.
 fn weight(command: &[u8]) -> usize {
@@ -180,6 +180,8 @@ impl Snapshot for Counted {
 pub struct Witnessed {
     inner: Inner,
     kind: ServiceKind,
+    // Whether some commands are taken for costly ones.
+    weighs: bool,
     notes: Notes,
     number: u64,
     batches: u64,
@@ -228,7 +230,13 @@ impl Witnessed {
 
     fn over(kind: ServiceKind, inner: Inner, notes: Notes) -> Witnessed {
         let number = notes.number();
-        Witnessed { inner, kind, number, notes, batches: 0, version: 1, count: 0 }
+        Witnessed { inner, kind, weighs: false, number, notes, batches: 0, version: 1, count: 0 }
+    }
+
+    /// The same, where some commands are taken for costly ones if `weighs`.
+    #[must_use]
+    pub fn weighing(self, weighs: bool) -> Witnessed {
+        Witnessed { weighs, ..self }
     }
 
     /// Which of the process's services it is, and how many batches it was given.
@@ -292,7 +300,9 @@ impl Service for Witnessed {
         self.count += u64::from(self.version > 1);
         let before = released.len();
         // What small commands cost is far below what a slot may: some are taken for large ones.
-        let _ = context.meter.charge(weight(command));
+        if self.weighs {
+            let _ = context.meter.charge(weight(command));
+        }
         let puttable = self.inner.service().may_be_put_off(command);
         let progress = self.inner.service_mut().execute_or_wait(context, command, released);
         let state_bytes = match &self.inner {

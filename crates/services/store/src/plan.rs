@@ -10,6 +10,7 @@ use crate::reply::{OperationResult, TransactionResult};
 use crate::segment::entry_bytes;
 use bytes::Bytes;
 use perdura_execution::{Meter, StateLimit, TooCostly};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -89,7 +90,7 @@ impl From<TooCostly> for Stop {
     }
 }
 
-/// What an entry of a range counts for besides its bytes.
+/// What an entry of a range counts for besides its bytes; also one that is only passed, since the transaction itself has changed it, and the change.
 const ENTRY_STEP: usize = 16;
 
 impl Plan {
@@ -137,24 +138,28 @@ impl Plan {
         let (result, changes) = (TransactionResult::failed(index), BTreeMap::new());
         Plan { result, changes, seen: Seen::default() }
     }
+}
 
-    /// Whether the changes make the state grow beyond its limit: by bytes, or where it has all its segments by any entry that
-    /// is new or longer, whatever else goes.
-    pub(crate) fn exceeds(&self, map: &SegmentMap, limit: StateLimit) -> bool {
-        if map.segments() >= limit.segments {
-            let grows = |(key, value): (&Bytes, &Option<Bytes>)| {
-                let old = map.get(key).map(<[u8]>::len);
-                value.as_ref().is_some_and(|value| old.is_none_or(|old| value.len() > old))
-            };
-            return self.changes.iter().any(grows);
-        }
-        let (mut removed, mut added) = (0, 0);
-        for (key, value) in &self.changes {
-            removed += map.get(key).map_or(0, |old| entry_bytes(key, old) as u64);
-            added += value.as_ref().map_or(0, |value| entry_bytes(key, value) as u64);
-        }
-        added > removed && map.bytes() - removed + added > limit.bytes
+/// Whether changes make the state grow beyond its limit: by bytes, or where it has all its segments by any entry that is new or longer, whatever
+/// else goes.
+pub(crate) fn exceed(
+    changes: &BTreeMap<Bytes, Option<Bytes>>,
+    map: &SegmentMap,
+    limit: StateLimit,
+) -> bool {
+    if map.segments() >= limit.segments {
+        let grows = |(key, value): (&Bytes, &Option<Bytes>)| {
+            let old = map.get(key).map(<[u8]>::len);
+            value.as_ref().is_some_and(|value| old.is_none_or(|old| value.len() > old))
+        };
+        return changes.iter().any(grows);
     }
+    let (mut removed, mut added) = (0, 0);
+    for (key, value) in changes {
+        removed += map.get(key).map_or(0, |old| entry_bytes(key, old) as u64);
+        added += value.as_ref().map_or(0, |value| entry_bytes(key, value) as u64);
+    }
+    added > removed && map.bytes() - removed + added > limit.bytes
 }
 
 /// The state as the next operation sees it.
@@ -186,8 +191,10 @@ impl View<'_> {
                 Ok(OperationResult::Value(value))
             }
             Operation::ReadRange { start, end, limit, reverse } => {
-                let (entries, cut) = self.read_range(start, end.as_deref(), *limit, *reverse);
-                self.meter.charge(entries.framed_bytes() + ENTRY_STEP * entries.len())?;
+                let passed = Cell::new(0);
+                let range = (&**start, end.as_deref());
+                let (entries, cut) = self.read_range(range, *limit, *reverse, &passed);
+                self.meter.charge(entries.framed_bytes() + ENTRY_STEP * passed.get())?;
                 self.spend(entries.framed_bytes())?;
                 let more = cut.is_some();
                 let range = Interval { start: start.clone(), end: end.clone() };
@@ -223,21 +230,24 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Entries up to the limits, and if there are more the keys of the last one and of the next.
+    /// Entries up to the limits, and if there are more the keys of the last one and of the next. Counted is all that is passed, the entries
+    /// that the transaction itself has changed or removed, and its changes, too.
     fn read_range(
         &self,
-        start: &[u8],
-        end: Option<&[u8]>,
+        (start, end): (&[u8], Option<&[u8]>),
         limit: u32,
         reverse: bool,
+        passed: &Cell<usize>,
     ) -> (Entries, Option<(Bytes, Bytes)>) {
+        let pass = || passed.set(passed.get() + 1);
         let end = end.map(|end| end.max(start));
         let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
         let changed = self
             .changes
             .range::<[u8], _>((Bound::Included(start), upper))
-            .map(|(key, value)| (key.as_ref(), value.as_deref()));
-        let stored = self.map.range(start, end);
+            .map(|(key, value)| (key.as_ref(), value.as_deref()))
+            .inspect(|_| pass());
+        let stored = self.map.range(start, end).inspect(|_| pass());
         if reverse {
             collect(merge(stored.rev(), changed.rev(), true), limit)
         } else {

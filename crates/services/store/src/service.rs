@@ -6,7 +6,7 @@ use crate::partition::{
     Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, StatementClaim,
     Touched, asks_about, claims_of, is_of_partition,
 };
-use crate::plan::Plan;
+use crate::plan::{Plan, exceed};
 use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{
@@ -164,7 +164,7 @@ impl Store {
             self.note_blocked();
             return Ok(blocked);
         }
-        if plan.exceeds(&self.map, self.room()) {
+        if exceed(&plan.changes, &self.map, self.room()) {
             return Err(self.full());
         }
         for (key, value) in &plan.changes {

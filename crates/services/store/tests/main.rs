@@ -1,6 +1,7 @@
 //! The key-value store.
 
 mod bounds;
+mod costs;
 mod decoding;
 mod model;
 mod partition;

@@ -17,11 +17,15 @@ pub enum Cause {
         /// How many it may have.
         pending: u32,
     },
-    /// There is no room for what it writes.
-    #[error("there is no room for what it writes; delete something first")]
+    /// There is no room for what it writes, or for what is kept of it.
+    #[error(
+        "there is no room for what it writes, or for what is kept of it; delete something first"
+    )]
     Room,
-    /// It reads more than a reply holds.
-    #[error("it reads more than a reply holds; read less at once")]
+    /// It reads more than a reply holds, or would take more work than a command may.
+    #[error(
+        "it reads more than a reply holds, or would take more work than a command may; ask for less at once"
+    )]
     TooMuch,
     /// The client's map of the partitions is not the partition's.
     #[error(

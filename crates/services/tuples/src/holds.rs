@@ -13,13 +13,14 @@ use crate::claims::Gone;
 use crate::layout::{
     Record, hold_key, hold_range, lease_key, offer_key, offered, read_offered, tuple_key,
 };
-use crate::operate::{Caller, Now, Spaces, admit};
+use crate::operate::{Caller, Spaces, admit};
 use crate::reply::{Leased, Purpose, TupleReply};
+use crate::serve::Occasion;
 use crate::space::{Contents, Space, cost, end_of, lease_cost, put};
 use crate::tuple::{Template, Tuple};
 use crate::waiting::Sought;
 use bytes::Bytes;
-use perdura_execution::Release;
+use perdura_execution::{Meter, Release};
 use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Reader, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
@@ -204,11 +205,12 @@ impl Spaces {
     ) {
         let Some((mut space, number, hold)) = self.offered(session, command) else { return };
         let Holder::Offered { purpose, lease_ms, .. } = hold.holder else { return };
+        // This is no command, and what waits for one tuple is bounded.
+        let meter = Meter::without_limit();
+        let occasion = Occasion::of(clock, &meter);
         match purpose {
             Purpose::Take => {
-                let mut gone = Gone::new();
-                self.remove(&mut space, number, &mut gone);
-                self.serve_claims(&mut space, gone, clock, released);
+                self.take(occasion, &mut space, number, released);
             }
             Purpose::Lease => {
                 let holder =
@@ -221,7 +223,7 @@ impl Spaces {
                 if lease_ms != 0 && !seeded!(LeaseFromOffer) {
                     space.renew(&mut self.map, number, end_of(Some(lease_ms), clock));
                 }
-                self.serve(&mut space, number, Now::of(clock), released);
+                self.serve(&mut space, number, occasion, released);
             }
         }
         space.save(&mut self.map);
@@ -236,18 +238,20 @@ impl Spaces {
         released: &mut Vec<Release>,
     ) {
         let Some((mut space, number, hold)) = self.offered(session, command) else { return };
-        let mut gone = Gone::new();
+        // This is no command, and what waits for one tuple is bounded.
+        let meter = Meter::without_limit();
+        let (mut gone, occasion) = (Gone::new(), Occasion::of(clock, &meter));
         if matches!(hold.holder, Holder::Offered { purpose: Purpose::Claim, .. }) {
-            self.remove(&mut space, number, &mut gone);
-        } else if self.give_back(&mut space, number, clock, &mut gone) {
+            self.remove(&mut space, number, &mut gone, &meter);
+        } else if self.give_back(&mut space, number, (clock, &meter), &mut gone) {
             let number = if seeded!(TakenBackToTheEnd) {
                 space.again(&mut self.map, number)
             } else {
                 number
             };
-            self.serve(&mut space, number, Now::of(clock), released);
+            self.serve(&mut space, number, occasion, released);
         }
-        self.serve_claims(&mut space, gone, clock, released);
+        self.serve_claims(&mut space, gone, occasion, released);
         space.save(&mut self.map);
     }
 
@@ -256,12 +260,12 @@ impl Spaces {
         &mut self,
         space: &mut Contents,
         number: u64,
-        clock: Time,
+        (clock, meter): (Time, &Meter),
         gone: &mut Gone,
     ) -> bool {
         let expires = expires(&self.map, space, number);
         if space.counters.deleting || (expires != 0 && expires <= clock.0) {
-            self.remove(space, number, gone);
+            self.remove(space, number, gone, meter);
             return false;
         }
         let hold = of(&self.map, space.id, number).unwrap_or(Hold::NONE);
@@ -332,9 +336,7 @@ impl Spaces {
     ) -> TupleReply {
         let held = self.has_leased(caller, space, number, token).is_some();
         if held {
-            let mut gone = Gone::new();
-            self.remove(space, number, &mut gone);
-            self.serve_claims(space, gone, caller.now.clock, released);
+            self.take(caller.occasion(), space, number, released);
         }
         TupleReply::Holding { held, until: None }
     }
@@ -349,7 +351,7 @@ impl Spaces {
     ) -> TupleReply {
         let held = self.has_leased(caller, space, number, token).is_some();
         if held {
-            self.give_to_next(space, number, caller.now, released);
+            self.give_to_next(space, number, caller.occasion(), released);
         }
         TupleReply::Holding { held, until: None }
     }
@@ -359,14 +361,14 @@ impl Spaces {
         &mut self,
         space: &mut Contents,
         number: u64,
-        now: Now,
+        occasion: Occasion<'_>,
         released: &mut Vec<Release>,
     ) {
-        let mut gone = Gone::new();
-        if self.give_back(space, number, now.clock, &mut gone) {
-            self.serve(space, number, now, released);
+        let (mut gone, clock) = (Gone::new(), occasion.now.clock);
+        if self.give_back(space, number, (clock, occasion.meter), &mut gone) {
+            self.serve(space, number, occasion, released);
         }
-        self.serve_claims(space, gone, now.clock, released);
+        self.serve_claims(space, gone, occasion, released);
     }
 
     pub(crate) fn extend(

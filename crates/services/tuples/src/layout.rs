@@ -16,7 +16,8 @@
 //! | 6, client, session's nonce, number | id, tuple's number, fields that the space indexes: what the command is offered |
 //!
 //! The lease in the order of leases is the holder's, for a tuple that is leased; a tuple that is offered has none there; for all
-//! others it is the tuple's own. The two kinds of waiters, the holders, 6 and 7 come with version 2 of the rules alone.
+//! others it is the tuple's own. The two kinds of waiters, the holders, 6 and 7 come with version 2 of the rules alone, and version 3 has the
+//! same entries.
 //!
 //! Ids of spaces are never used again.
 
@@ -162,6 +163,14 @@ pub(crate) fn hold_range(space: u64) -> (Vec<u8>, Vec<u8>) {
 
 pub(crate) fn waiting_key(session: SessionId, number: u64) -> Vec<u8> {
     numbered_key(WAITING, session, number)
+}
+
+/// From the first key of a client's commands that wait, wherever that is, to behind the last one's.
+pub(crate) fn waiting_range(client: PublicKey) -> (Vec<u8>, Vec<u8>) {
+    let first = SessionId { client, nonce: 0 };
+    let mut end = waiting_key(SessionId { client, nonce: u64::MAX }, u64::MAX);
+    end.push(0);
+    (waiting_key(first, 0), end)
 }
 
 pub(crate) fn offer_key(session: SessionId, number: u64) -> Vec<u8> {

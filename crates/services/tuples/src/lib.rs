@@ -14,6 +14,7 @@
 //! - from version 2 of the rules on, what is handed over to one who waited is an *offer*, there and nobody else's until it is confirmed, or
 //!   taken back ([`Operation::In`]); *claims* insert a tuple when no other has its key ([`Operation::Claim`]); tuples are taken under a
 //!   lease, by which they come back ([`Operation::Lease`]);
+//! - from version 3 on one client key has no more commands waiting in a space than it leaves to others;
 //! - access is by the client's key: a space admits clients to insert, to read, to take; a tuple
 //!   narrows the latter two. A tuple that does not admit a client is not there for it.
 //!
@@ -40,6 +41,7 @@ mod search;
 mod serve;
 mod service;
 mod space;
+mod steps;
 mod tuple;
 mod waiting;
 

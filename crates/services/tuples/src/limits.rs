@@ -44,7 +44,8 @@ pub const WAITING_TEMPLATE_BYTES: usize = 4096;
 /// Bytes of a claim that waits: its tuple, lease and access lists.
 pub const WAITING_CLAIM_BYTES: usize = 64 * 1024;
 
-/// Commands that wait for tuples of one space: bounds what one inserted tuple is held against.
+/// Commands that wait for tuples of one space: bounds what one inserted tuple is held against. From version 3 on those of one client key,
+/// with the one that is about to wait, are no more than would then be left of these: so one key has half of them at most.
 pub const WAITERS_PER_SPACE: u64 = 8192;
 
 /// Tuples that one command looks at in vain for its template; one that needs more is refused. It
@@ -61,6 +62,10 @@ pub const EXPIRED_AT_ONCE: usize = 4096;
 
 /// The same from version 2 on, where each of them may let somebody through who waits.
 pub const ENDED_AT_ONCE: usize = 512;
+
+/// From version 3 on fewer of them, where many wait: so many waiters, for tuples that are given back, and tuples, for claims that may be let through,
+/// may have to be looked at before no further one is removed. Some hundred milliseconds at most.
+pub const ENDED_LOOKS: u64 = 1 << 18;
 
 /// Tuples that one command removes from a space that is being deleted.
 pub const DELETED_AT_ONCE: usize = 4096;

@@ -10,10 +10,11 @@ use crate::limits;
 use crate::operate::{Caller, Now, Spaces, Unread, admit};
 use crate::operation::counter;
 use crate::reply::{Broken, Purpose, TupleReply, Waiting};
-use crate::space::Space;
+use crate::space::{Contents, Space};
+use crate::steps::{PASSED_STEP, WAITER_STEP};
 use crate::tuple::{Pattern, Template, Tuple, refs};
 use crate::waiting;
-use perdura_execution::Release;
+use perdura_execution::{Meter, Release};
 use perdura_protocol::{PublicKey, SessionId, Time};
 
 /// The creator of a space manages it, and those it names.
@@ -29,30 +30,41 @@ impl Spaces {
     /// Those who wait, for those who may read the space or manage it.
     pub(crate) fn waits(
         &self,
-        client: PublicKey,
+        (client, meter): (PublicKey, &Meter),
         now: Option<Now>,
         space: &Space,
-        after: u64,
-        limit: u32,
+        (after, limit): (u64, usize),
     ) -> Result<TupleReply, Unread> {
         if !manages(space, client) {
             admit(&space.options().read, client, "read")?;
         }
+        let Contents { id, counters, .. } = space.contents;
+        let all = usize::try_from(counters.waiters).unwrap_or(usize::MAX);
+        meter.charge(all.saturating_mul(PASSED_STEP)).map_err(String::from)?;
         let (mut waits, mut bytes) = (Vec::new(), 0);
-        let all = waiting::in_order(&self.map, space.contents.id);
-        for (place, locator) in all.into_iter().filter(|(place, _)| *place > after) {
-            // What ends at a time is shown by agreed time, which only an ordered command has.
-            let now = now.ok_or(Unread::Timeless)?;
-            let waiter = waiting::whole(&self.map, &locator);
+        // What ends at a time is shown by agreed time, which only an ordered command has.
+        let Some(now) = now else {
+            let is_none = !waiting::is_behind(&self.map, id, after);
+            return is_none
+                .then_some(TupleReply::Waits { waits, more: false })
+                .ok_or(Unread::Timeless);
+        };
+        for place in waiting::in_order(&self.map, id, after, limit + 1) {
+            // A page that would cost too much ends before.
+            let read = meter.charge(WAITER_STEP + waiting::value_bytes(&self.map, &place));
+            if let (Err(error), true) = (read, waits.is_empty()) {
+                return Err(String::from(error).into());
+            }
+            let waiter = waiting::whole(&self.map, &place);
             let template = waiter.template();
             bytes += template.bytes();
-            if waits.len() >= limit as usize || (bytes > limits::RESULT_BYTES && !waits.is_empty())
-            {
+            let is_full = waits.len() >= limit || bytes > limits::RESULT_BYTES || read.is_err();
+            if is_full && !waits.is_empty() {
                 return Ok(TupleReply::Waits { waits, more: true });
             }
             let head = waiter.head;
             waits.push(Waiting {
-                place,
+                place: waiting::number_in(&place),
                 session: head.session,
                 number: head.number,
                 purpose: head.purpose,
@@ -104,12 +116,12 @@ impl Spaces {
                 );
             }
             Holder::Leased { .. } => {
-                self.give_to_next(contents, number, caller.now, released);
+                self.give_to_next(contents, number, caller.occasion(), released);
                 Broken::Returned
             }
             Holder::Nobody if ended => Broken::Absent,
             Holder::Nobody => {
-                self.take(caller.now, contents, std::iter::once(number), released);
+                self.take(caller.occasion(), contents, number, released);
                 Broken::Removed
             }
         };
@@ -138,7 +150,7 @@ impl Spaces {
             let tuple = counter(fields, amount).map_err(|error| error.to_string())?;
             let entry = Entry::new(tuple);
             self.check_room(contents.insertion_cost(&entry), 0)?;
-            let number = self.insert(caller.now, contents, &entry, released);
+            let number = self.insert(caller.occasion(), contents, &entry, released);
             return Ok(TupleReply::Added { number, value: amount });
         };
         let value = self.map.get(&tuple_key(contents.id, found.number));
@@ -153,11 +165,11 @@ impl Spaces {
         // An integer is encoded last in itself, and this one last in the tuple.
         let end = record.len() - 8;
         record[end..].copy_from_slice(&sum.to_le_bytes());
-        let mut gone = Gone::new();
-        self.remove(contents, found.number, &mut gone);
+        let (mut gone, occasion) = (Gone::new(), caller.occasion());
+        self.remove(contents, found.number, &mut gone, caller.meter);
         let number = contents.insert_record(&mut self.map, &record);
-        self.serve(contents, number, caller.now, released);
-        self.serve_claims(contents, gone, caller.now.clock, released);
+        self.serve(contents, number, occasion, released);
+        self.serve_claims(contents, gone, occasion, released);
         Ok(TupleReply::Added { number, value: sum })
     }
 }

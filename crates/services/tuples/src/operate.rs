@@ -9,11 +9,13 @@ use crate::limits;
 use crate::operation::Operation;
 use crate::reply::{Found, Purpose, SpaceDescription, TupleReply};
 use crate::search::{Search, Stop};
+use crate::serve::Occasion;
 use crate::space::{Contents, Space, cost, end_of, lease_cost, put};
+use crate::steps::{PASSED_STEP, REMOVED_STEP, SERVED_STEP, WAITER_STEP};
 use crate::tuple::Template;
 use crate::waiting::{self, Sought};
 use bytes::Bytes;
-use perdura_execution::{Meter, Release, StateLimit};
+use perdura_execution::{Meter, Release, StateLimit, TooCostly};
 use perdura_protocol::{Decode, Encode, PublicKey, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
@@ -56,9 +58,14 @@ pub(crate) struct Caller<'a> {
     pub meter: &'a Meter,
 }
 
-impl Caller<'_> {
+impl<'a> Caller<'a> {
     pub(crate) fn client(self) -> PublicKey {
         self.session.client
+    }
+
+    /// Of what it does others are served.
+    pub(crate) fn occasion(self) -> Occasion<'a> {
+        Occasion { now: self.now, meter: self.meter, reads: true }
     }
 }
 
@@ -169,7 +176,7 @@ impl Spaces {
         let Some(mut space) = space else { return Err(no_space(name)) };
         let before = space.contents.counters;
         if *operation == Operation::Delete {
-            return self.delete(caller.client(), name, space, released).map(Some);
+            return self.delete(caller, name, space, released).map(Some);
         }
         let result = if space.contents.counters.deleting && *operation != Operation::Describe {
             Err(being_deleted(name))
@@ -203,11 +210,12 @@ impl Spaces {
 
     fn delete(
         &mut self,
-        client: PublicKey,
+        caller: Caller<'_>,
         name: &str,
         mut space: Space,
         released: &mut Vec<Release>,
     ) -> Result<TupleReply, String> {
+        let (client, entries) = (caller.client(), self.map.entries());
         if client != space.creator() {
             admit(&space.options().manage, client, "delete it")?;
         }
@@ -215,6 +223,9 @@ impl Spaces {
         contents.counters.deleting = true;
         waiting::refuse_all(&mut self.map, contents, &being_deleted(name), released);
         contents.clear(&mut self.map);
+        // Counted, and not refused: both are bounded.
+        let steps = (entries - self.map.entries()).saturating_mul(REMOVED_STEP);
+        let _ = caller.meter.charge(usize::try_from(steps).unwrap_or(usize::MAX));
         let Counters { tuples: remaining, next_number, .. } = contents.counters;
         if remaining > 0 {
             contents.save(&mut self.map);
@@ -275,7 +286,7 @@ impl Spaces {
             Operation::Out(entry) => {
                 admit(&space.options().insert, client, "insert")?;
                 self.check_room(space.contents.insertion_cost(entry), 0)?;
-                let number = self.insert(caller.now, &mut space.contents, entry, released);
+                let number = self.insert(caller.occasion(), &mut space.contents, entry, released);
                 Ok(TupleReply::Inserted { number })
             }
             Operation::OutAll(entries) => self.out_all(caller, space, entries, released),
@@ -287,8 +298,8 @@ impl Spaces {
                 admit(&space.options().take, client, "take")?;
                 let search = self.search(caller, &space.contents, template, Purpose::Take);
                 let several = search.several(0, *limit).map_err(Stop::text)?;
-                let numbers = several.tuples.iter().map(|found| found.number);
-                self.take(caller.now, &mut space.contents, numbers, released);
+                let numbers: Vec<u64> = several.tuples.iter().map(|found| found.number).collect();
+                self.take_all(caller.occasion(), &mut space.contents, &numbers, released)?;
                 Ok(TupleReply::FoundAll { tuples: several.tuples, more: several.more })
             }
             Operation::Cas { template, entry } => {
@@ -321,29 +332,14 @@ impl Spaces {
     /// Inserts a tuple, and serves those who wait for it.
     pub(crate) fn insert(
         &mut self,
-        now: Now,
+        occasion: Occasion<'_>,
         space: &mut Contents,
         entry: &Entry,
         released: &mut Vec<Release>,
     ) -> u64 {
-        let number = space.insert(&mut self.map, entry, now.clock);
-        self.serve(space, number, now, released);
+        let number = space.insert(&mut self.map, entry, occasion.now.clock);
+        self.serve(space, number, occasion, released);
         number
-    }
-
-    /// Removes tuples, and serves those who wait until they are gone.
-    pub(crate) fn take(
-        &mut self,
-        now: Now,
-        space: &mut Contents,
-        numbers: impl Iterator<Item = u64>,
-        released: &mut Vec<Release>,
-    ) {
-        let mut gone = Gone::new();
-        for number in numbers {
-            self.remove(space, number, &mut gone);
-        }
-        self.serve_claims(space, gone, now.clock, released);
     }
 
     /// The oldest match, which goes if it is to be taken.
@@ -362,9 +358,9 @@ impl Spaces {
         }
         let search = self.search(caller, &space.contents, template, purpose);
         let found = search.oldest().map_err(Stop::text)?;
-        let taken = found.as_ref().filter(|_| purpose == Purpose::Take);
-        let numbers = taken.map(|found| found.number).into_iter();
-        self.take(caller.now, &mut space.contents, numbers, released);
+        if let Some(taken) = found.as_ref().filter(|_| purpose == Purpose::Take) {
+            self.take(caller.occasion(), &mut space.contents, taken.number, released);
+        }
         Ok(found)
     }
 
@@ -416,9 +412,22 @@ impl Spaces {
         admit(&space.options().insert, caller.client(), "insert")?;
         let contents = &mut space.contents;
         self.check_room(entries.iter().map(|entry| contents.insertion_cost(entry)).sum(), 0)?;
-        let first = contents.counters.next_number;
+        let Counters { next_number: first, waiters, .. } = contents.counters;
+        // Each may be looked at for each tuple, and is served once.
+        let of_one = PASSED_STEP + entries.len() * WAITER_STEP + SERVED_STEP;
+        let of_all = usize::try_from(waiters).unwrap_or(usize::MAX).saturating_mul(of_one);
+        let bytes: usize = entries.iter().map(Entry::bytes).sum();
+        let most = of_all.saturating_add(bytes);
+        let mut before = self.before(caller.meter, most, contents, released);
+        // Behind who takes a tuple nobody but readers has anything of it: where there are none, jobs are put as fast however many wait for them.
+        let reads = waiters > 0 && waiting::any_reader(&self.map, contents.id, caller.meter);
         for entry in entries {
-            self.insert(caller.now, contents, entry, released);
+            let occasion = Occasion { reads, ..caller.occasion() };
+            self.insert(occasion, contents, entry, released);
+            if let Some(before) = before.take_if(|_| caller.meter.charge(0).is_err()) {
+                self.undo(before, contents, released);
+                return Err(TooCostly.into());
+            }
         }
         let count = u32::try_from(entries.len()).expect("a command's tuples are bounded");
         Ok(TupleReply::InsertedAll { first, count })
@@ -441,7 +450,8 @@ impl Spaces {
             return Ok(TupleReply::Found(Some(found)));
         }
         self.check_room(contents.insertion_cost(entry), 0)?;
-        Ok(TupleReply::Inserted { number: self.insert(caller.now, contents, entry, released) })
+        let number = self.insert(caller.occasion(), contents, entry, released);
+        Ok(TupleReply::Inserted { number })
     }
 
     fn replace(
@@ -459,10 +469,10 @@ impl Spaces {
         let Some(old) = found.map_err(Stop::text)? else { return Ok(TupleReply::Found(None)) };
         let removed = contents.held_by(&self.map, old.number);
         self.check_room(contents.insertion_cost(entry), removed)?;
-        let mut gone = Gone::new();
-        self.remove(contents, old.number, &mut gone);
-        let number = self.insert(caller.now, contents, entry, released);
-        self.serve_claims(contents, gone, caller.now.clock, released);
+        let (mut gone, occasion) = (Gone::new(), caller.occasion());
+        self.remove(contents, old.number, &mut gone, caller.meter);
+        let number = self.insert(occasion, contents, entry, released);
+        self.serve_claims(contents, gone, occasion, released);
         Ok(TupleReply::Replaced { old, number })
     }
 
@@ -485,9 +495,11 @@ impl Spaces {
             return none;
         }
         if lease_ms == Some(0) {
-            self.take(caller.now, contents, std::iter::once(number), released);
+            self.take(caller.occasion(), contents, number, released);
             return Ok(TupleReply::Renewed { renewed: true, expires: caller.now.shown(clock.0) });
         }
+        // All of it is written again.
+        caller.meter.charge(value.len())?;
         let from = if seeded!(RenewedFromItsEnd) { record.expires() } else { None };
         let expires = end_of(lease_ms, from.unwrap_or(clock));
         if record.expires == 0 && expires != 0 {
@@ -528,7 +540,9 @@ impl Spaces {
                 let several = search(template).several(*after, *limit)?;
                 Ok(TupleReply::FoundAll { tuples: several.tuples, more: several.more })
             }
-            Operation::Waits { after, limit } => self.waits(client, now, space, *after, *limit),
+            Operation::Waits { after, limit } => {
+                self.waits((client, meter), now, space, (*after, *limit as usize))
+            }
             _ => unreachable!("the others do more than read"),
         }
     }

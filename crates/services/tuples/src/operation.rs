@@ -1,8 +1,9 @@
 //! The operations on a space, and their encoding: a tag byte and its content.
 //!
-//! Those from tag 14 on need version 2 of the tuple spaces' rules ([`VERSION`]).
+//! Those from tag 14 on need version 2 of the tuple spaces' rules. Version 3 brings none, but bounds what one client key has waiting
+//! ([`crate::waiting`]).
 
-use crate::command::{CommandError, Entry, SpaceOptions, check_at_once, decode_name};
+use crate::command::{CommandError, Entry, SpaceOptions, TupleCommand, check_at_once, decode_name};
 use crate::field::Field;
 use crate::limits;
 use crate::tuple::{Template, Tuple};
@@ -162,25 +163,51 @@ pub enum Operation {
 }
 
 /// The version of the tuple spaces' rules that this code knows.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
-/// The first tag of an operation that needs it.
+/// The first tag of an operation that needs version 2.
 const FIRST_OF_VERSION_2: u8 = 14;
 
 /// The tag by which programs that know version 1 alone refuse a command before they read on. Under version 1 all refuse with it, so
 /// that replicas whose programs differ give one reply.
 pub(crate) fn tag_beyond_version_1(command: &[u8]) -> Option<u8> {
-    let mut reader = Reader::new(Bytes::copy_from_slice(command));
+    tag_of(command).filter(|tag| (FIRST_OF_VERSION_2..=LAST_TAG).contains(tag))
+}
+
+/// Kind of a command, length of a name, the longest one, and the tag.
+const BYTES_TO_TAG: usize = 1 + 4 + limits::SPACE_NAME_BYTES + 1;
+
+/// The tag of a command on a space, whatever follows it.
+fn tag_of(command: &[u8]) -> Option<u8> {
+    let beginning = &command[..command.len().min(BYTES_TO_TAG)];
+    let mut reader = Reader::new(Bytes::copy_from_slice(beginning));
     if u8::decode(&mut reader) != Ok(1) {
         return None;
     }
     decode_name(&mut reader).ok()?;
-    let tag = u8::decode(&mut reader).ok()?;
-    (FIRST_OF_VERSION_2..=LAST_TAG).contains(&tag).then_some(tag)
+    u8::decode(&mut reader).ok()
 }
 
 /// The last tag there is.
 const LAST_TAG: u8 = 22;
+
+/// Whether a command frees what others may wait for, or keeps a job: it finishes, returns or extends its lease, ends a tuple at once, as who
+/// releases a lock does, ends a wait, or breaks a lock. Each does little, or was made possible by one that does more: what it frees was inserted or
+/// leased before. To renew a tuple is not among them, for that writes all of it again.
+pub(crate) fn frees(command: &[u8]) -> bool {
+    let ends = || {
+        let mut reader = Reader::new(Bytes::copy_from_slice(command));
+        let decoded = <TupleCommand as Decode>::decode(&mut reader);
+        let Ok(TupleCommand::On { operation, .. }) = decoded else { return false };
+        matches!(operation, Operation::Renew { lease_ms: Some(0), .. })
+    };
+    match tag_of(command) {
+        Some(11) => command.len() <= BYTES_TO_TAG + 8 + 9 && ends(),
+        // Finish, Return, Extend, EndWait, Break.
+        Some(16..=18 | 21 | LAST_TAG) => true,
+        _ => false,
+    }
+}
 
 fn check_wait(wait_ms: u64) -> Result<(), CommandError> {
     if wait_ms > limits::WAIT_MS { Err(CommandError::Wait(wait_ms)) } else { Ok(()) }
@@ -279,7 +306,7 @@ impl Operation {
             | Operation::Add { .. }
             | Operation::Waits { .. }
             | Operation::EndWait { .. }
-            | Operation::Break { .. } => VERSION,
+            | Operation::Break { .. } => 2,
             _ => 1,
         }
     }

@@ -371,6 +371,18 @@ impl Decode for Waiting {
     }
 }
 
+impl Purpose {
+    pub(crate) fn of_tag(tag: u8) -> Result<Purpose, DecodeError> {
+        Ok(match tag {
+            0 => Purpose::Read,
+            1 => Purpose::Take,
+            2 => Purpose::Lease,
+            3 => Purpose::Claim,
+            tag => return Err(DecodeError::UnknownTag(tag)),
+        })
+    }
+}
+
 impl Encode for Purpose {
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(match self {
@@ -384,13 +396,7 @@ impl Encode for Purpose {
 
 impl Decode for Purpose {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match u8::decode(reader)? {
-            0 => Purpose::Read,
-            1 => Purpose::Take,
-            2 => Purpose::Lease,
-            3 => Purpose::Claim,
-            tag => return Err(DecodeError::UnknownTag(tag)),
-        })
+        Purpose::of_tag(u8::decode(reader)?)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::limits;
 use crate::operate::Now;
 use crate::reply::{Found, Purpose};
 use crate::space::Contents;
+use crate::steps::TUPLE_STEP;
 use crate::tuple::{Template, Tuple};
 use perdura_execution::Meter;
 use perdura_protocol::PublicKey;
@@ -42,9 +43,6 @@ pub(crate) struct Search<'a> {
     pub meter: &'a Meter,
 }
 
-/// What looking at a tuple counts for, besides its bytes: with all that a search looks at in vain it is far less than a command may cost.
-const TUPLE_STEP: usize = 512;
-
 /// A tuple that was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen<'a> {
@@ -61,7 +59,7 @@ pub(crate) struct Seen<'a> {
 enum Look {
     /// This was in vain.
     InVain,
-    /// So was this, and its bytes do not count: a queue is not worked off by fewer for the length of its jobs.
+    /// So was this, and its bytes do not count, neither against limits nor as read: a queue is not worked off by fewer for the length of its jobs.
     Barred,
     More,
     Enough,
@@ -139,12 +137,15 @@ impl Search<'_> {
             if tuples == limits::SCANNED_TUPLES || bytes > limits::SCANNED_BYTES {
                 return Err(Stop::Scanned);
             }
-            // Bounded by less than that.
-            let _ = self.meter.charge(TUPLE_STEP + value.len());
+            // Not refused: by the limits of what is looked at in vain and of what is given it is less than a command may cost.
+            let _ = self.meter.charge(TUPLE_STEP);
             let look = match self.matched(number, Record::of(value))? {
                 Some(seen) => give(seen),
                 None => Look::InVain,
             };
+            if look != Look::Barred {
+                let _ = self.meter.charge(value.len());
+            }
             match look {
                 Look::InVain => {
                     tuples += 1;

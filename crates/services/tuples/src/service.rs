@@ -2,7 +2,7 @@
 
 use crate::command::{CommandError, TupleCommand};
 use crate::operate::{Caller, Now, Spaces};
-use crate::operation::{Operation, VERSION, tag_beyond_version_1};
+use crate::operation::{Operation, VERSION, frees, tag_beyond_version_1};
 use crate::space;
 use crate::waiting;
 use bytes::Bytes;
@@ -165,6 +165,10 @@ impl Service for TupleSpaces {
         released: &mut Vec<Release>,
     ) {
         self.spaces.take_back(clock, session, number, released);
+    }
+
+    fn may_be_put_off(&self, command: &[u8]) -> bool {
+        !frees(command)
     }
 
     fn query_by(

@@ -4,6 +4,8 @@
 //! began to wait ([`crate::serve`]), and whoever removes one those who wait until it is gone ([`crate::claims`]). So nobody waits while a
 //! match for it is there.
 //!
+//! From version 3 of the rules on no client key fills a space with its waits: it may have no more than it leaves to others.
+//!
 //! Invariants, which [`crate::restore`] checks as well: each waiter has an entry in the order of
 //! deadlines and one under its session and number, and nothing else is there; the counters count
 //! the waiters.
@@ -12,17 +14,18 @@ use crate::claims;
 use crate::command::Entry;
 use crate::layout::{
     DEADLINE, Locator, Record, deadline_key, locator, locator_of, number_of, space_of, time_of,
-    waiter_key, waiter_range, waiting_key,
+    waiter_key, waiter_range, waiting_key, waiting_range,
 };
 use crate::limits;
 use crate::operate::{Caller, Spaces};
 use crate::operation::check_claim;
 use crate::reply::{Leased, Purpose, TupleReply};
 use crate::space::{Contents, cost, count, put};
+use crate::steps::PASSED_STEP;
 use crate::tuple::{Template, prefixes};
 use bytes::Bytes;
-use perdura_execution::Release;
-use perdura_protocol::{Decode, DecodeError, Encode, Reader, SessionId, Time, seeded};
+use perdura_execution::{Meter, Release, TooCostly};
+use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Reader, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
 /// A command that waits.
@@ -59,8 +62,31 @@ pub(crate) struct Head {
     pub deadline: u64,
 }
 
-/// Bytes of a [`Head`]: a session has 40.
-const HEAD_BYTES: usize = 40 + 8 + 1 + 8;
+/// Bytes of a [`Head`] before its purpose: a session has 40.
+const PURPOSE_AT: usize = 40 + 8;
+
+/// Bytes of a [`Head`].
+const HEAD_BYTES: usize = PURPOSE_AT + 1 + 8;
+
+/// What decides whether something is for a waiter, where that is encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Glance<'a> {
+    pub client: PublicKey,
+    pub purpose: Purpose,
+    /// As it is encoded; of a claim, something else.
+    pub template: &'a [u8],
+}
+
+impl<'a> Glance<'a> {
+    pub(crate) fn of(value: &'a [u8]) -> Glance<'a> {
+        let glance = || {
+            let client = PublicKey(*value.first_chunk()?);
+            let purpose = Purpose::of_tag(*value.get(PURPOSE_AT)?).ok()?;
+            Some(Glance { client, purpose, template: value.get(HEAD_BYTES..)? })
+        };
+        glance().expect("a waiter was encoded here, or checked when it was restored")
+    }
+}
 
 impl Encode for Head {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -175,10 +201,14 @@ pub(crate) fn whole(map: &SegmentMap, place: &Locator) -> Waiter {
     waiter.expect("a waiter was encoded here, or checked when it was restored")
 }
 
+/// Bytes of a waiter as it is kept.
+pub(crate) fn value_bytes(map: &SegmentMap, place: &Locator) -> usize {
+    map.get(&waiter_key(place)).map_or(0, <[u8]>::len)
+}
+
 /// Bytes that a waiter counts for.
 pub(crate) fn bytes_of(map: &SegmentMap, place: &Locator) -> u64 {
-    let key = waiter_key(place);
-    map.get(&key).map_or(0, |value| cost_of(place, value.len()))
+    cost_of(place, value_bytes(map, place))
 }
 
 fn cost_of(place: &Locator, value_bytes: usize) -> u64 {
@@ -188,12 +218,11 @@ fn cost_of(place: &Locator, value_bytes: usize) -> u64 {
         + cost(waiting.len(), place.len())
 }
 
-/// A waiter's head, and its template as it is encoded.
-pub(crate) fn load<'a>(map: &'a SegmentMap, locator: &Locator) -> (Head, &'a [u8]) {
+/// A waiter's head.
+pub(crate) fn head(map: &SegmentMap, locator: &Locator) -> Head {
     let value = map.get(&waiter_key(locator)).expect("who waits is there");
-    let (head, template) = value.split_at(HEAD_BYTES);
-    let head = Head::from_bytes(Bytes::copy_from_slice(head));
-    (head.expect("a waiter was encoded here, or checked when it was restored"), template)
+    let head = Head::from_bytes(Bytes::copy_from_slice(&value[..HEAD_BYTES]));
+    head.expect("a waiter was encoded here, or checked when it was restored")
 }
 
 impl Spaces {
@@ -213,6 +242,9 @@ impl Spaces {
             ));
         }
         let Caller { session, number, now, .. } = caller;
+        if self.version > 2 {
+            self.check_share(caller, space)?;
+        }
         if self.version == 1 {
             let (own, end) = (waiting_key(session, 0), waiting_key(session, u64::MAX));
             if self.map.range(&own, Some(&end)).count() >= limits::WAITERS_PER_SESSION {
@@ -235,11 +267,53 @@ impl Spaces {
         space.counters.waiters += 1;
         Ok(None)
     }
+
+    /// What a client key would have waiting in a space is no more than what would then be left: one key has half of it at most, and
+    /// something is left for others as long as they wait with less.
+    fn check_share(&self, caller: Caller<'_>, space: &Contents) -> Result<(), String> {
+        let left = limits::WAITERS_PER_SPACE - space.counters.waiters - 1;
+        // It has no more of them than wait here in all.
+        if space.counters.waiters < left {
+            return Ok(());
+        }
+        let own = self.waits_of(caller.client(), space, caller.meter)?;
+        if own < left {
+            return Ok(());
+        }
+        Err(format!(
+            "{own} commands of this client key wait in this space, where {} may wait in all, and only {} more can: \
+             a key may have no more waiting than it leaves to others; wait with fewer at once, or in several spaces",
+            limits::WAITERS_PER_SPACE,
+            left + 1
+        ))
+    }
+
+    /// Commands of a client that wait in a space. They are counted among all of the client's and among all of the space's at once,
+    /// until either come to their end.
+    fn waits_of(
+        &self,
+        client: PublicKey,
+        space: &Contents,
+        meter: &Meter,
+    ) -> Result<u64, TooCostly> {
+        let (start, end) = waiting_range(client);
+        let mut of_client = self.map.range(&start, Some(&end));
+        let (start, end) = waiter_range(space.id);
+        let mut of_space = self.map.range(&start, Some(&end));
+        let (mut in_space, mut by_client) = (0, 0);
+        loop {
+            meter.charge(2 * PASSED_STEP)?;
+            let Some((_, place)) = of_client.next() else { return Ok(in_space) };
+            in_space += u64::from(place.starts_with(&space.id.to_be_bytes()));
+            let Some((_, waiter)) = of_space.next() else { return Ok(by_client) };
+            by_client += u64::from(Glance::of(waiter).client == client);
+        }
+    }
 }
 
 /// Removes a waiter; who takes it off the counters is the caller.
 pub(crate) fn remove(map: &mut SegmentMap, locator: &Locator) -> Head {
-    let (head, _) = load(map, locator);
+    let head = head(map, locator);
     map.remove(&waiter_key(locator));
     map.remove(&deadline_key(head.deadline, locator));
     map.remove(&waiting_key(head.session, head.number));
@@ -253,23 +327,48 @@ fn remove_anywhere(map: &mut SegmentMap, locator: &Locator) -> Head {
     head
 }
 
-/// Those who may wait for a tuple, in the order in which they began to.
-pub(crate) fn candidates(map: &SegmentMap, space: &Contents, record: &Record<'_>) -> Vec<Locator> {
-    let mut found: Vec<(u64, Locator)> = Vec::new();
+/// Where those stand who may wait for a tuple: each from a key to another one.
+pub(crate) fn ranges_for(space: &Contents, record: &Record<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let indexed = prefixes(record.tuple, space.index_fields).map(Some);
-    for prefix in std::iter::once(None).chain(indexed) {
-        let start = waiter_key(&locator(space.id, prefix, 0));
-        let end = waiter_key(&locator(space.id, prefix, u64::MAX));
-        for (key, _) in map.range(&start, Some(&end)) {
-            let waiter = number_of(key);
-            found.push((waiter, locator(space.id, prefix, waiter)));
+    let key = |prefix, waiter| waiter_key(&locator(space.id, prefix, waiter));
+    let range = |prefix| (key(prefix, 0), key(prefix, u64::MAX));
+    std::iter::once(None).chain(indexed).map(range).collect()
+}
+
+/// The waiters of these ranges, each with its key, in the order in which they began to wait. None is looked at before its turn.
+pub(crate) fn in_turn<'a>(
+    map: &'a SegmentMap,
+    ranges: &'a [(Vec<u8>, Vec<u8>)],
+) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+    let ranges = ranges.iter().map(|(start, end)| map.range(start, Some(end)));
+    let with_first = |mut range| Some((advance(&mut range)?, range));
+    let mut firsts: Vec<_> = ranges.filter_map(with_first).collect();
+    std::iter::from_fn(move || {
+        let turn = |at: &usize| {
+            let number = number_of(firsts[*at].0.0);
+            if seeded!(NewestWaiterFirst) { u64::MAX - number } else { number }
+        };
+        let at = (0..firsts.len()).min_by_key(turn)?;
+        let (first, range) = &mut firsts[at];
+        match advance(range) {
+            Some(next) => Some(std::mem::replace(first, next)),
+            None => Some(firsts.swap_remove(at).0),
         }
-    }
-    found.sort_unstable();
-    if seeded!(NewestWaiterFirst) {
-        found.reverse();
-    }
-    found.into_iter().map(|(_, locator)| locator).collect()
+    })
+}
+
+fn advance<T>(range: &mut impl DoubleEndedIterator<Item = T>) -> Option<T> {
+    if seeded!(NewestWaiterFirst) { range.next_back() } else { range.next() }
+}
+
+/// Whether anybody waits in a space to read.
+pub(crate) fn any_reader(map: &SegmentMap, space: u64, meter: &Meter) -> bool {
+    let (start, end) = waiter_range(space);
+    map.range(&start, Some(&end)).any(|(_, value)| {
+        // Bounded by what may wait in a space.
+        let _ = meter.charge(PASSED_STEP);
+        Glance::of(value).purpose == Purpose::Read
+    })
 }
 
 /// The deadlines that have passed at `now`: their commands find nothing.
@@ -292,7 +391,7 @@ fn located(key: &[u8]) -> Option<Locator> {
 pub(crate) fn of_space(map: &SegmentMap, space: u64) -> Vec<Head> {
     let (start, end) = waiter_range(space);
     let locators = map.range(&start, Some(&end)).filter_map(|(key, _)| locator_of(key));
-    locators.map(|locator| load(map, &locator).0).collect()
+    locators.map(|locator| head(map, &locator)).collect()
 }
 
 /// The first deadline.
@@ -312,13 +411,25 @@ pub(crate) fn forget(map: &mut SegmentMap, session: SessionId, number: u64) -> O
     Some(remove_anywhere(map, &place))
 }
 
-/// All who wait in a space, in the order in which they began to.
-pub(crate) fn in_order(map: &SegmentMap, space: u64) -> Vec<(u64, Locator)> {
+/// Those who wait in a space behind the one with the number `after`, up to `most`, in the order in which they began to. No index has this order, so all
+/// who wait there are gone through.
+pub(crate) fn in_order(map: &SegmentMap, space: u64, after: u64, most: usize) -> Vec<Locator> {
     let (start, end) = waiter_range(space);
-    let places = map.range(&start, Some(&end)).filter_map(|(key, _)| locator_of(key));
-    let mut all: Vec<(u64, Locator)> = places.map(|place| (number_in(&place), place)).collect();
-    all.sort_unstable();
-    all
+    let behind = map.range(&start, Some(&end)).filter(|(key, _)| number_of(key) > after);
+    let mut behind: Vec<(u64, Locator)> =
+        behind.filter_map(|(key, _)| Some((number_of(key), locator_of(key)?))).collect();
+    if most < behind.len() {
+        behind.select_nth_unstable(most);
+        behind.truncate(most);
+    }
+    behind.sort_unstable();
+    behind.into_iter().map(|(_, place)| place).collect()
+}
+
+/// Whether anybody waits there behind that one.
+pub(crate) fn is_behind(map: &SegmentMap, space: u64, after: u64) -> bool {
+    let (start, end) = waiter_range(space);
+    map.range(&start, Some(&end)).any(|(key, _)| number_of(key) > after)
 }
 
 /// The space goes: nothing will come to those who wait.
@@ -328,7 +439,7 @@ pub(crate) fn refuse_all(
     text: &str,
     released: &mut Vec<Release>,
 ) {
-    for (_, place) in in_order(map, space.id) {
+    for place in in_order(map, space.id, 0, usize::MAX) {
         space.counters.waiters -= 1;
         released.push(remove(map, &place).release(Err(text.to_owned()), false));
     }

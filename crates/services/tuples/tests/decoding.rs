@@ -134,7 +134,7 @@ fn garbage_never_panics() {
 #[test]
 fn damaged_segments_are_refused() {
     let mut random = Random(11);
-    let mut spaces = spaces(2);
+    let mut spaces = spaces(newest());
     let mut time = 1;
     while spaces.segments() < 3 {
         time += 1;
@@ -164,7 +164,7 @@ fn damaged_segments_are_refused() {
         let place = random.below(piece.len() as u64) as usize;
         piece[place] ^= 1 << random.below(8);
         pieces[index] = piece.into();
-        let mut restored = crate::support::spaces(2);
+        let mut restored = crate::support::spaces(newest());
         match restored.restore(pieces.clone()) {
             Ok(()) => {
                 assert_eq!(segments(&restored), pieces);

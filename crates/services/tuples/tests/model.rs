@@ -225,20 +225,24 @@ fn they_behave_like_a_list() {
     assert!(waited > 1000 && served > 400 && ended > 500 && forgotten > 300, "{seen:?}");
 }
 
-/// And under version 2, with what it brings, offers that are confirmed and taken back at random, and restored in between.
+/// And from version 2 on, with what it brings, offers that are confirmed and taken back at random, and restored in between.
 #[test]
-fn under_version_2_they_behave_like_a_list_in_which_things_are_held() {
+fn under_later_versions_they_behave_like_a_list_in_which_things_are_held() {
+    (2..=newest()).for_each(behave_like_a_list_in_which_things_are_held);
+}
+
+fn behave_like_a_list_in_which_things_are_held(version: u16) {
     let mut seen = Seen::default();
     for seed in 0..24 {
-        let mut pair = Pair { seen, ..Pair::new(2, seed + 300) };
-        for (step, (client, time, command)) in commands_under(2, seed + 300).enumerate() {
+        let mut pair = Pair { seen, ..Pair::new(version, seed + 300) };
+        for (step, (client, time, command)) in commands_under(version, seed + 300).enumerate() {
             let (client, command) = pair.aimed(client, command);
             let text = format!("seed {seed} step {step}: client {client} {command:?}");
             pair.on_time(time, &text);
             pair.between(time, &text);
             pair.command(client, step as u64, time, &command, &text);
             if pair.random.chance(30) {
-                let mut restored = spaces(2);
+                let mut restored = spaces(version);
                 restored.restore(segments(&pair.spaces)).unwrap();
                 assert_eq!(segments(&restored), segments(&pair.spaces));
                 pair.spaces = restored;
@@ -270,7 +274,7 @@ fn without_waiters(reply: TupleReply) -> TupleReply {
 fn segments_depend_on_the_commands_alone() {
     let (mut most, mut offers) = (0, 0);
     for seed in 0..20 {
-        let version = 1 + seed as u16 % 2;
+        let version = 1 + seed as u16 % newest();
         let mut random = Random(seed + 1000);
         let mut plain = Run::new(spaces(version), seed);
         let mut disturbed = Run::new(spaces(version), seed);
@@ -308,7 +312,7 @@ fn segments_depend_on_the_commands_alone() {
 #[test]
 fn what_goes_leaves_nothing() {
     for seed in 0..20 {
-        let version = 1 + seed as u16 % 2;
+        let version = 1 + seed as u16 % newest();
         let mut run = Run::new(spaces(version), seed);
         let mut last = 0;
         for (step, (client, time, command)) in commands_under(version, seed).enumerate() {
@@ -337,7 +341,7 @@ fn what_goes_leaves_nothing() {
 fn full_spaces_are_read_back_within_their_limit() {
     let (mut full, mut leased) = (0, 0);
     for seed in 0..60 {
-        let version = 1 + seed as u16 % 2;
+        let version = 1 + seed as u16 % newest();
         let mut random = Random(seed + 9000);
         let limit = 1500 + random.below(4000);
         let mut run = Run::new(spaces(version), seed + 9000);

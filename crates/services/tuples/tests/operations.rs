@@ -418,7 +418,7 @@ fn footprints_are_spaces() {
 #[test]
 fn the_limits_of_commands_are_checked_in_words() {
     let mut spaces = TupleSpaces::new(LIMIT);
-    spaces.set_version(2);
+    spaces.set_version(newest());
     let mut refused = |command: TupleCommand, text: &str| {
         assert!(command.validate().unwrap_err().to_string().contains(text), "{command:?}");
         let found = spaces.execute(&context(1, 1), &command.to_bytes()).unwrap_err();

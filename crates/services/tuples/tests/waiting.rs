@@ -186,3 +186,91 @@ fn a_restored_service_serves_those_who_wait() {
     desk.spaces = copy;
     assert_eq!(desk.served(Operation::Out(entry("a", 1))), [(2, Some(1))]);
 }
+
+impl Desk {
+    /// A client waits so many times more; the refusal, if there is one.
+    fn waits_more(&mut self, client: u8, times: u64) -> Option<String> {
+        for _ in 0..times {
+            let number = self.waiters();
+            let context = numbered(client, number / 1024, number, self.time);
+            let command = on("s", take(named("a"), 50));
+            let (reply, released) = progress(&mut self.spaces, &context, &command);
+            assert_eq!(released, []);
+            if let Some(reply) = reply {
+                return Some(reply.unwrap_err());
+            }
+        }
+        None
+    }
+}
+
+/// One key has half of what may wait in a space at most, the next one half of the rest, and so on.
+#[test]
+fn under_version_3_no_key_fills_a_space() {
+    let mut desk = Desk::under(3, SpaceOptions::default());
+    let mut left = limits::WAITERS_PER_SPACE;
+    for client in 1..=13 {
+        let half = left / 2;
+        assert_eq!(desk.waits_more(client, half), None);
+        let text = desk.waits_more(client, 1).unwrap();
+        let words = format!("{half} commands of this client key wait in this space");
+        assert!(text.starts_with(&words), "{text}");
+        assert!(text.contains(&format!("only {} more can", left - half)), "{text}");
+        left -= half;
+    }
+    assert_eq!((left, desk.waiters()), (1, limits::WAITERS_PER_SPACE - 1));
+    assert!(desk.waits_more(99, 1).is_some(), "nothing would be left");
+    // Who has waited leaves room for others, and for itself.
+    let session = SessionId { client: key(1), nonce: 0 };
+    for number in 0..100 {
+        desk.spaces.forget(session, number);
+    }
+    assert_eq!(desk.waits_more(99, 50), None);
+    assert!(desk.waits_more(1, 1).is_some(), "it has far more than is left");
+    // And in another space it has as much again.
+    let other = on("t", Operation::Create(SpaceOptions::default()));
+    execute(&mut desk.spaces, 1, desk.time, &other).unwrap();
+    let waits = on("t", take(named("a"), 50));
+    let context = numbered(1, 77, 1, desk.time);
+    assert_eq!(progress(&mut desk.spaces, &context, &waits), (None, vec![]));
+}
+
+/// Those that began under version 2 count as well, and none of them is ended.
+#[test]
+fn under_version_2_one_key_fills_a_space_and_version_3_finds_it_full() {
+    let mut desk = Desk::under(2, SpaceOptions::default());
+    assert_eq!(desk.waits_more(1, limits::WAITERS_PER_SPACE), None);
+    desk.spaces.set_version(3);
+    for client in [1, 2] {
+        let text = desk.waits_more(client, 1).unwrap();
+        assert!(text.starts_with("8192 commands wait"), "{text}");
+    }
+    desk.restored();
+    let session = SessionId { client: key(1), nonce: 0 };
+    desk.spaces.forget(session, 0);
+    desk.spaces.forget(session, 1);
+    assert!(desk.waits_more(1, 1).is_some());
+    assert_eq!(desk.waits_more(2, 1), None);
+    assert_eq!(desk.served(Operation::Out(entry("a", 1))), [(2, Some(1))]);
+}
+
+/// What a key has waiting is counted only where that may matter, among its own or among all, whichever are fewer; and that is paid for.
+#[test]
+fn counting_waits_is_paid_for() {
+    use perdura_execution::{ExecutionContext, Meter};
+    use perdura_protocol::Encode;
+    let mut desk = Desk::under(3, SpaceOptions::default());
+    let cost = |desk: &mut Desk, client: u8| {
+        let meter = Meter::without_limit();
+        let context = ExecutionContext { meter, ..numbered(client, 99, 1, desk.time) };
+        let command = on("s", take(named("a"), 50)).to_bytes();
+        desk.spaces.execute_or_wait(&context, &command, &mut Vec::new());
+        desk.spaces.forget(context.session, 1);
+        context.meter.spent()
+    };
+    assert_eq!(desk.waits_more(1, 3_000), None);
+    assert_eq!((cost(&mut desk, 1), cost(&mut desk, 9)), (0, 0));
+    assert_eq!(desk.waits_more(2, 2_000), None);
+    let (of_many, of_none) = (cost(&mut desk, 1), cost(&mut desk, 9));
+    assert!(of_many > 3_000 * 64 && of_none < 1_000, "{of_many} {of_none}");
+}

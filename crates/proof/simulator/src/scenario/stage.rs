@@ -376,6 +376,7 @@ fn calm(faults: Faults) -> Plan {
             fast_reads: 0,
             short_deadlines: 0,
             value_bytes: 16,
+            costly: false,
         },
         shrunk: 0,
         chaos: FaultPlan { interval_us: 1, down_us: 1, lasting: 0, wipes: false, kinds: u64::MAX },

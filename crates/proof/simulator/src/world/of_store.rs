@@ -96,9 +96,13 @@ impl World {
     pub(crate) fn makes_service(&self) -> impl Fn(Notes) -> Witnessed + Send + 'static {
         let (kind, limit) = (self.plan.service, self.parameters.state_limit_bytes);
         let place = self.of_store.as_ref().map(|store| store.place.clone());
-        move |notes| match &place {
-            None => Witnessed::new(kind, limit, notes),
-            Some(place) => Witnessed::partition(place.clone(), limit, notes),
+        let weighs = self.plan.workload.costly;
+        move |notes| {
+            let service = match &place {
+                None => Witnessed::new(kind, limit, notes),
+                Some(place) => Witnessed::partition(place.clone(), limit, notes),
+            };
+            service.weighing(weighs)
         }
     }
 

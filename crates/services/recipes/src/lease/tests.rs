@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(120);
 
 /// Runs a course of events on a group with the space s, and two clients of one key.
 fn with_space<F: Future<Output = ()>>(course: impl FnOnce(Space, Space) -> F) {
-    let versions = Versions { service: 2, ..Versions::NEW };
+    let versions = Versions { service: 3, ..Versions::NEW };
     let of_version = |parameters| Parameters { versions, ..parameters };
     let mut group = Group::formatted_with(1, 0, Durability::Sync, of_version, TupleSpaces::new);
     for i in 0..group.keys.len() {

@@ -11,16 +11,20 @@
 //! | `u`, partition | when it was heard of |
 //! | `e` | since before when what is pending has expired |
 //! | `l`, client key | its floor, from version 2 on |
+//! | `s`, session | behind which of its transactions the next command to forget begins, from version 2 on |
 
 use super::caps::Cap;
 use super::certificate::SignedMembers;
-use super::intent::TransactionId;
+use super::intent::{Intent, TransactionId};
 use super::limits::HELD_PIECE_BYTES;
-use super::records::{Held, Record};
+use super::records::{Held, Record, Stop};
+use crate::limits::ENTRY_OVERHEAD_BYTES;
 use crate::map::SegmentMap;
 use bytes::Bytes;
 use perdura_execution::RestoreError;
-use perdura_protocol::{Decode, DecodeError, Encode, PartitionId, PublicKey, SessionId, Time};
+use perdura_protocol::{
+    Decode, DecodeError, Encode, PartitionId, PublicKey, Reader, SessionId, Time,
+};
 use std::collections::BTreeMap;
 
 /// The entries.
@@ -38,6 +42,7 @@ enum Key {
     Heard(PartitionId),
     Expired,
     Floor(PublicKey),
+    Stop(SessionId),
 }
 
 impl Key {
@@ -53,8 +58,8 @@ impl Key {
                 id.encode(&mut out);
                 out.extend_from_slice(&piece.to_be_bytes());
             }
-            Key::Fence(session) => {
-                out.push(b'f');
+            Key::Fence(session) | Key::Stop(session) => {
+                out.push(if matches!(self, Key::Fence(_)) { b'f' } else { b's' });
                 session.client.encode(&mut out);
                 out.extend_from_slice(&session.nonce.to_be_bytes());
             }
@@ -92,11 +97,12 @@ impl Key {
                 let piece = u32::from_be_bytes(piece.try_into().ok()?);
                 digest(id).map(|id| Key::Held(TransactionId(id), piece))
             }
-            b'f' => {
+            b'f' | b's' => {
                 let (client, nonce) = rest.split_at_checked(32)?;
                 let client = PublicKey(client.try_into().ok()?);
                 let nonce = u64::from_be_bytes(nonce.try_into().ok()?);
-                Some(Key::Fence(SessionId { client, nonce }))
+                let session = SessionId { client, nonce };
+                Some(if *tag == b'f' { Key::Fence(session) } else { Key::Stop(session) })
             }
             b'c' => rest.try_into().ok().map(PublicKey).map(Key::Cap),
             b'm' => partition(rest).map(Key::Members),
@@ -106,6 +112,21 @@ impl Key {
             _ => None,
         }
     }
+}
+
+/// What a record has beside the intent where the vote is to commit, whatever its outcome is: the time, the vote, the outcome.
+const RECORD_BESIDE_INTENT: usize = 8 + 1 + 1;
+
+/// What a transaction that is granted adds to the book, bytes: its record, which stays when it ends, and what it holds until then.
+pub(crate) fn bytes_added(intent: &Intent, held: Option<&Held>) -> u64 {
+    let entry = |key: Key, value: usize| key.bytes().len() + value + ENTRY_OVERHEAD_BYTES;
+    let id = TransactionId::default();
+    let mut bytes = entry(Key::Record(id), intent.to_bytes().len() + RECORD_BESIDE_INTENT);
+    if let Some(held) = held {
+        let length = held.to_bytes().len();
+        bytes += length + length.div_ceil(HELD_PIECE_BYTES) * entry(Key::Held(id, 0), 0);
+    }
+    bytes as u64
 }
 
 impl Book {
@@ -166,6 +187,17 @@ impl Book {
         self.put(Key::Floor(client), &floor);
     }
 
+    pub(crate) fn put_stop(&mut self, session: SessionId, stop: Option<Stop>) {
+        match stop {
+            Some((counter, id)) => {
+                let mut value = counter.to_bytes().to_vec();
+                id.encode(&mut value);
+                self.put_bytes(Key::Stop(session), &value);
+            }
+            None => self.remove(Key::Stop(session)),
+        }
+    }
+
     pub(crate) fn put_members(&mut self, newest: &SignedMembers) {
         self.put(Key::Members(newest.members.partition), newest);
     }
@@ -189,6 +221,7 @@ pub(crate) struct Contents {
     pub heard: BTreeMap<PartitionId, Time>,
     pub expired: Time,
     pub floors: BTreeMap<PublicKey, u64>,
+    pub stops: BTreeMap<SessionId, Stop>,
 }
 
 impl Book {
@@ -234,6 +267,15 @@ impl Book {
                 Key::Floor(client) => {
                     contents.floors.insert(client, u64::from_bytes(bytes).map_err(malformed)?);
                 }
+                Key::Stop(session) => {
+                    let mut reader = Reader::new(bytes);
+                    let stop = (
+                        u64::decode(&mut reader).map_err(malformed)?,
+                        TransactionId::decode(&mut reader).map_err(malformed)?,
+                    );
+                    reader.finish().map_err(malformed)?;
+                    contents.stops.insert(session, stop);
+                }
                 Key::Expired => contents.expired = Time::from_bytes(bytes).map_err(malformed)?,
                 Key::Heard(partition) => {
                     contents.heard.insert(partition, Time::from_bytes(bytes).map_err(malformed)?);
@@ -246,5 +288,49 @@ impl Book {
         }
         let fits = |record: &Record| record.is_pending() == record.held.is_some();
         if contents.records.values().all(fits) { Ok(contents) } else { Err(CONTRADICTION) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::{Participant, Vote};
+    use crate::plan::Interval;
+    use perdura_protocol::{ClusterId, Digest};
+
+    #[test]
+    fn what_a_transaction_adds_is_known_before() {
+        for (participants, values) in [(2, 0), (3, 1), (16, 5), (64, 12)] {
+            let participant = |index| Participant {
+                partition: PartitionId(index),
+                nonce: 7,
+                part: Digest([index as u8; 32]),
+            };
+            let intent = Intent {
+                cluster: ClusterId([1; 16]),
+                map: 1,
+                client: PublicKey([2; 32]),
+                counter: 9,
+                read_only: values == 0,
+                participants: (0..participants).map(participant).collect(),
+            };
+            let key = |number: usize| Bytes::from(format!("key-{number}").into_bytes());
+            let value = |number| (key(number), Some(Bytes::from(vec![7; number * 20_000])));
+            let mut held = Held { touched: Default::default(), writes: BTreeMap::new(), growth: 5 };
+            held.touched.intervals.push(Interval { start: key(1), end: None });
+            held.touched.reads.insert(key(3));
+            held.writes = (0..values).map(value).collect();
+            let (id, added) = (intent.id(), bytes_added(&intent, Some(&held)));
+            let (vote, since) = (Vote::Commit, Time(3));
+            let left = bytes_added(&intent, None);
+            let mut record = Record { intent, since, vote, outcome: None, held: Some(held) };
+            let mut book = Book::default();
+            book.put_record(id, &record, true);
+            assert_eq!(book.0.bytes(), added);
+            (record.outcome, record.held) = (Some(true), None);
+            book.remove_held(id);
+            book.put_record(id, &record, false);
+            assert_eq!(book.0.bytes(), left);
+        }
     }
 }

@@ -25,8 +25,14 @@ pub const RANGES_PER_CLIENT: usize = crate::limits::OPERATIONS;
 pub const VALUES_PER_CLIENT: usize = 64 * crate::limits::OPERATIONS;
 
 /// Values that all pending transactions write: half of the segments that a state may have. From version 2 on one client takes no more of them than
-/// others leave free, and so it is with ranges, and with what is held.
+/// are then left free, and so it is with ranges, and with what is held.
 pub const VALUES: usize = 200_000;
+
+/// Bytes of keys and values that one transaction holds at most: an operation holds two keys, one of them with a byte more, beside what it brings
+/// itself. What all hold is a quarter of the state's limit, and from version 2 on as much more as one transaction may hold, so that one
+/// alone leaves enough, however small the state may be.
+pub const HELD_PER_TRANSACTION: usize = crate::limits::TRANSACTION_BYTES
+    + crate::limits::OPERATIONS * (2 * crate::limits::KEY_BYTES + 1);
 
 /// A transaction that has been pending for so long may be ended by others, milliseconds; where clocks may differ more, later.
 pub const EXPIRY_MS: u64 = 2_000;
@@ -38,8 +44,12 @@ pub const UNREACHABLE_MS: u64 = 5_000;
 /// Transactions that one question lists.
 pub const LISTED: u32 = 256;
 
-/// Sessions whose fences one command to forget brings, and transactions that it forgets at most.
+/// Transactions that one command to forget forgets at most.
 pub const FORGOTTEN: usize = 1024;
+
+/// Participants of transactions that one command to forget looks at from version 2 on, and those of the last transaction that are left then. The
+/// next one goes on behind them.
+pub const LOOKED_AT: usize = 4096;
 
 /// Bytes of a piece in which what a pending transaction holds is kept.
 pub const HELD_PIECE_BYTES: usize = 256 * 1024;

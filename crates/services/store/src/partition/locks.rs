@@ -7,6 +7,7 @@
 //! not given, so that there stays more. Keys that are absent are locked like others.
 
 use super::intent::TransactionId;
+use super::intervals::Intervals;
 use super::limits;
 use crate::plan::{Interval, Seen};
 use crate::{Operation, Transaction};
@@ -89,8 +90,7 @@ impl Decode for Touched {
 pub(crate) struct Locks {
     writers: BTreeMap<Bytes, TransactionId>,
     readers: BTreeMap<Bytes, BTreeSet<TransactionId>>,
-    // By their starts.
-    intervals: BTreeMap<(Bytes, TransactionId, usize), Option<Bytes>>,
+    intervals: Intervals,
 }
 
 impl Locks {
@@ -101,7 +101,7 @@ impl Locks {
 
     /// Somebody who holds what writing this key takes.
     pub(crate) fn against_write(&self, key: &[u8]) -> Option<TransactionId> {
-        self.against_key(key).or_else(|| self.interval_over([key]))
+        self.against_key(key).or_else(|| self.interval_over(key))
     }
 
     fn against_key(&self, key: &[u8]) -> Option<TransactionId> {
@@ -109,33 +109,12 @@ impl Locks {
         self.against_read(key).or_else(reader)
     }
 
-    /// An interval that one of these keys, ascending, is in. Goes once through the intervals, however many keys there are.
-    fn interval_over<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) -> Option<TransactionId> {
+    /// Somebody who has read an interval that this key is in.
+    fn interval_over(&self, key: &[u8]) -> Option<TransactionId> {
         if seeded!(IntervalsIgnored) {
             return None;
         }
-        let mut intervals = self.intervals.iter().peekable();
-        // Of those that start at a key or before the one that ends last.
-        let mut longest: Option<(&Option<Bytes>, TransactionId)> = None;
-        let reaches = |end: &Option<Bytes>, key: &[u8]| end.as_ref().is_none_or(|end| *key < **end);
-        for key in keys {
-            while let Some(((_, id, _), end)) =
-                intervals.next_if(|((start, ..), _)| **start <= *key)
-            {
-                let is_longer = |(other, _): (&Option<Bytes>, _)| match (end, other) {
-                    (_, None) => false,
-                    (None, Some(_)) => true,
-                    (Some(end), Some(other)) => end > other,
-                };
-                if longest.is_none_or(is_longer) {
-                    longest = Some((end, *id));
-                }
-            }
-            if let Some((_, id)) = longest.filter(|(end, _)| reaches(end, key)) {
-                return Some(id);
-            }
-        }
-        None
+        self.intervals.over(key)
     }
 
     fn against_interval(&self, interval: &Interval) -> Option<TransactionId> {
@@ -151,7 +130,7 @@ impl Locks {
         let mut found = reads.iter().filter_map(|key| self.against_read(key));
         let write = || {
             let key = writes.iter().find_map(|key| self.against_key(key));
-            key.or_else(|| self.interval_over(writes.iter().map(|key| &**key)))
+            key.or_else(|| writes.iter().find_map(|key| self.interval_over(key)))
         };
         let interval = || intervals.iter().find_map(|interval| self.against_interval(interval));
         found.next().or_else(write).or_else(interval)

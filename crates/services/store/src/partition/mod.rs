@@ -20,7 +20,9 @@ mod book;
 mod caps;
 mod certificate;
 mod command;
+mod forgetting;
 mod intent;
+mod intervals;
 pub mod limits;
 mod locks;
 mod prepare;
@@ -49,7 +51,7 @@ use locks::Locks;
 use perdura_execution::{Meter, RestoreError, Standing, StateLimit};
 use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Slot, Time, seeded};
 use recent::Recent;
-use records::{Record, Records, Taken};
+use records::{Record, Records, Stop, Taken};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tally::Tally;
@@ -104,6 +106,8 @@ pub(crate) struct Partition {
     expired: Time,
     /// Of clients that were at their bound: sessions up to this prepare nothing new here.
     floors: BTreeMap<PublicKey, u64>,
+    /// Where the last command to forget of a session stopped.
+    stops: BTreeMap<SessionId, Stop>,
     /// Of the store's rules.
     version: u16,
     /// Not part of the state.
@@ -111,9 +115,6 @@ pub(crate) struct Partition {
     /// Neither.
     recent: Recent,
 }
-
-/// What looking at a participant of a record counts for.
-const RECORD_STEP: usize = 256;
 
 /// What is heard of a partition is noted as often as this, milliseconds.
 const HEARD_MS: u64 = 1_000;
@@ -138,6 +139,7 @@ impl Partition {
             heard: BTreeMap::new(),
             expired: Time(0),
             floors: BTreeMap::new(),
+            stops: BTreeMap::new(),
             version: 1,
             tally: Tally::default(),
             recent: Recent::default(),
@@ -272,9 +274,7 @@ impl Partition {
             }
             PartitionCommand::Expire { transaction } => Ok(self.expire(transaction)),
             PartitionCommand::Fence { session, below } => Ok(self.fence(asker, session, below)),
-            PartitionCommand::Forget { session, fences } => {
-                Ok(self.forget(asker, session, &fences))
-            }
+            PartitionCommand::Forget { session, fences } => self.forget(asker, session, &fences),
             PartitionCommand::Members(newest) => self.learn(asker, newest),
             PartitionCommand::Force { intent, commit } => {
                 self.force(entries.map, asker, intent, commit)
@@ -524,46 +524,6 @@ impl Partition {
         }
     }
 
-    fn forget(
-        &mut self,
-        asker: &Asker<'_>,
-        session: SessionId,
-        fences: &[Fence],
-    ) -> PartitionReply {
-        let mut elsewhere: BTreeMap<(PartitionId, u64), u64> = BTreeMap::new();
-        for Fence { proof, nonce, below, signed } in fences {
-            if let Some(outdated) = self.outdated(proof) {
-                return outdated;
-            }
-            self.heard_of(proof.partition, *signed);
-            let fence = elsewhere.entry((proof.partition, *nonce)).or_default();
-            *fence = (*fence).max(*below);
-        }
-        let here = self.place.partition;
-        let over = |record: &Record| {
-            let counter = record.intent.counter;
-            let is_over = |(partition, nonce)| {
-                elsewhere.get(&(partition, nonce)).is_some_and(|below| *below > counter)
-            };
-            let others = record.intent.others(here);
-            let mut elsewhere = others.map(|one| is_over((one.partition, one.nonce)));
-            !record.is_pending() && (seeded!(ForgottenUnfenced) || elsewhere.all(|is_over| is_over))
-        };
-        let own = self.fenced(session, asker.standing);
-        let below = self.records.below(session, own).inspect(|(_, record)| {
-            // It only ends: what is charged beyond the budget counts for what comes next.
-            let _ = asker.meter.charge(RECORD_STEP * record.intent.participants.len());
-        });
-        let below = below.filter(|(_, record)| over(record));
-        let gone: Vec<TransactionId> = below.map(|(id, _)| id).take(limits::FORGOTTEN).collect();
-        self.tally.forgot(gone.len());
-        for id in &gone {
-            self.records.forget(*id);
-            self.book.remove_record(*id);
-        }
-        PartitionReply::Forgotten { count: gone.len() as u32 }
-    }
-
     fn learn(
         &mut self,
         asker: &Asker<'_>,
@@ -633,10 +593,18 @@ impl Partition {
     pub(crate) fn restore(place: Place, book: SegmentMap) -> Result<Partition, RestoreError> {
         const CONTRADICTION: RestoreError = RestoreError::Contradiction("locks of the partition");
         let book = Book(book);
-        let Contents { records, fences, caps, members, heard, expired, floors } =
+        let Contents { records, fences, caps, members, heard, expired, floors, stops } =
             book.contents()?;
-        let mut partition =
-            Partition { book, fences, caps, heard, expired, floors, ..Partition::new(place) };
+        let mut partition = Partition {
+            book,
+            fences,
+            caps,
+            heard,
+            expired,
+            floors,
+            stops,
+            ..Partition::new(place)
+        };
         for newest in members {
             let known = partition.members.get_mut(&newest.members.partition);
             *known.ok_or(CONTRADICTION)? = newest.members.clone();

@@ -1,5 +1,6 @@
 //! The vote on a part of a transaction.
 
+use super::book::bytes_added;
 use super::caps::Cap;
 use super::certificate::Certificate;
 use super::intent::{Intent, digest_of_part};
@@ -7,11 +8,11 @@ use super::locks::Touched;
 use super::records::{Held, Record, Taken};
 use super::reply::{Blocker, PartitionReply, Reason, Vote};
 use super::{Asker, Entries, Participant, Partition, limits};
-use crate::plan::Plan;
+use crate::plan::{Plan, exceed};
 use crate::segment::entry_bytes;
 use crate::{Operation, OperationResult, Transaction};
 use bytes::Bytes;
-use perdura_execution::Meter;
+use perdura_execution::{Meter, StateLimit};
 use perdura_protocol::limits::{NONCE_MS, NONCES_PER_MS};
 use perdura_protocol::{PartitionId, PublicKey, SessionId, Time, seeded};
 
@@ -147,10 +148,10 @@ impl Partition {
             return Err(Reason::Writes);
         }
         let cap = self.cap(intent.client).pending;
-        let share = self.records.of_client(intent.client);
-        if !decides && share.pending >= cap {
+        if !decides && self.records.of_client(intent.client).pending >= cap {
             return Err(Reason::Cap { pending: cap });
         }
+        // Its results do not fit a reply, or it takes more work than a command may.
         let plan = Plan::of(entries.map, transaction, meter).map_err(|_| Reason::TooMuch)?;
         let failed = plan.result.failed;
         let touched = Touched::of(transaction, plan.seen.clone());
@@ -161,50 +162,81 @@ impl Partition {
         if let Some(operation) = failed {
             return Err(Reason::Failed { operation });
         }
-        let ranges = share.taken.ranges + touched.intervals.len();
-        let most = self.may_take(limits::RANGES_PER_CLIENT, limits::RANGES, |taken| taken.ranges);
-        if !decides && (ranges > most || !self.locks.has_room(&touched)) {
-            return Err(Reason::Conflict(Blocker::Ranges));
-        }
-        if plan.exceeds(entries.map, self.unreserved(entries.limit)) {
-            return Err(Reason::Room);
-        }
-        if decides {
-            let held = Held { touched, writes: plan.changes, growth: 0 };
-            return Ok((held, plan.result.results));
-        }
         let growth = |grown: u64, (key, value): (&Bytes, &Option<Bytes>)| {
             let bytes = |value: &[u8]| entry_bytes(key, value) as u64;
             let before = entries.map.get(key).map_or(0, bytes);
             grown + value.as_deref().map_or(0, bytes).saturating_sub(before)
         };
-        let growth = plan.changes.iter().fold(0, growth);
+        let growth = if decides { 0 } else { plan.changes.iter().fold(0, growth) };
         let held = Held { touched, writes: plan.changes, growth };
-        let taken = held.takes();
-        let most = self.may_take(limits::VALUES_PER_CLIENT, limits::VALUES, |taken| taken.values);
-        if share.taken.values + taken.values > most {
-            return Err(Reason::Cap { pending: share.pending });
+        let (client, takes) = (intent.client, held.takes());
+        let may_read = self.may_read(client, takes) && self.locks.has_room(&held.touched);
+        if !decides && !may_read {
+            return Err(Reason::Conflict(Blocker::Ranges));
         }
-        // What is held is beside the entries: a quarter of their room.
-        let quarter = entries.limit.bytes / 4;
-        if self.records.taken().held + taken.held > quarter {
+        if !self.has_room(entries, intent, &held, decides) {
             return Err(Reason::Room);
         }
-        let most = self.may_take(quarter as usize, quarter as usize, |taken| taken.held as usize);
-        if share.taken.held + taken.held > most as u64 {
-            return Err(Reason::Room);
+        if !decides {
+            self.may_hold(entries.limit, client, takes)?;
+            self.answered_by_others(intent)?;
         }
-        self.answered_by_others(intent)?;
         Ok((held, plan.result.results))
     }
 
-    /// How much of something one client may take for its pending transactions: no more than what all leave free, so that those who take as much
-    /// as they can leave as much to each other client (dynamic thresholds, Choudhury and Hahne, 1998).
-    fn may_take(&self, most: usize, of_all: usize, what: fn(Taken) -> usize) -> usize {
-        if self.version == 1 {
-            return most;
+    /// That there is room for what it writes, and from version 2 on also for what is remembered of it: of that the limit knows nothing otherwise
+    /// where it only reads, or replaces values.
+    fn has_room(&self, entries: &Entries<'_>, intent: &Intent, held: &Held, decides: bool) -> bool {
+        let mut room = self.unreserved(entries.limit);
+        if self.version > 1 {
+            let added = bytes_added(intent, (!decides).then_some(held));
+            let Some(left) = room.bytes.checked_sub(added) else { return false };
+            if entries.map.bytes() > left {
+                return false;
+            }
+            room.bytes = left;
         }
-        most.min(of_all.saturating_sub(what(self.records.taken())))
+        !exceed(&held.writes, entries.map, room)
+    }
+
+    /// Whether a client may have read so many ranges more.
+    fn may_read(&self, client: PublicKey, takes: Taken) -> bool {
+        let bounds = (limits::RANGES_PER_CLIENT as u64, limits::RANGES as u64);
+        self.may_take(client, takes, |taken| taken.ranges as u64, bounds)
+    }
+
+    /// That a client may write so many values more, and hold so much more until then.
+    fn may_hold(&self, limit: StateLimit, client: PublicKey, takes: Taken) -> Result<(), Reason> {
+        let bounds = (limits::VALUES_PER_CLIENT as u64, limits::VALUES as u64);
+        if !self.may_take(client, takes, |taken| taken.values as u64, bounds) {
+            return Err(Reason::Cap { pending: self.records.of_client(client).pending });
+        }
+        // What is held is beside the entries: a quarter of their room.
+        let quarter = limit.bytes / 4;
+        if self.version == 1 && self.records.taken().held + takes.held > quarter {
+            return Err(Reason::Room);
+        }
+        let of_all = quarter.saturating_add(quarter.min(limits::HELD_PER_TRANSACTION as u64));
+        if !self.may_take(client, takes, |taken| taken.held, (quarter, of_all)) {
+            return Err(Reason::Room);
+        }
+        Ok(())
+    }
+
+    /// Whether a client may take more of something for its pending transactions: `most` at most, and from version 2 on no more than all then leave
+    /// free of what there is, so that those who take as much as they can leave as much to each other client (dynamic thresholds, Choudhury
+    /// and Hahne, 1998). By itself one may take half of what there is, which is enough for any single transaction.
+    fn may_take(
+        &self,
+        client: PublicKey,
+        more: Taken,
+        what: fn(Taken) -> u64,
+        (most, of_all): (u64, u64),
+    ) -> bool {
+        let more = what(more);
+        let own = what(self.records.of_client(client).taken) + more;
+        let free = of_all.saturating_sub(what(self.records.taken()) + more);
+        own <= most && (self.version == 1 || more == 0 || own <= free)
     }
 
     fn has_all_keys(&self, transaction: &Transaction) -> bool {

@@ -99,6 +99,9 @@ impl Record {
     }
 }
 
+/// A place among a session's transactions: a number, and which of those that have it.
+pub(crate) type Stop = (u64, TransactionId);
+
 /// See the module. Everything but `by_id` follows from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
@@ -222,15 +225,25 @@ impl Records {
         first.filter(|(of, ..)| *of == session).map(|(_, counter, _)| *counter)
     }
 
-    /// A session's transactions below a number, by their numbers.
+    /// A session's transactions below a number, by their numbers: first those behind this one, then the others.
     pub(crate) fn below(
         &self,
         session: SessionId,
         below: u64,
+        (counter, id): Stop,
     ) -> impl Iterator<Item = (TransactionId, &Record)> {
-        let range =
-            (session, 0, TransactionId::default())..(session, below, TransactionId::default());
-        self.by_session.range(range).filter_map(|(.., id)| Some((*id, self.by_id.get(id)?)))
+        let first = (session, 0, TransactionId::default());
+        let end = (session, below, TransactionId::default());
+        let stop = (session, counter, id).min(end);
+        let behind = self.by_session.range(stop..end).filter(move |one| **one != stop);
+        let others = self.by_session.range(first..end).take_while(move |one| **one <= stop);
+        behind.chain(others).filter_map(|(.., id)| Some((*id, self.by_id.get(id)?)))
+    }
+
+    /// Whether anything is remembered of a session.
+    pub(crate) fn are_any_of(&self, session: SessionId) -> bool {
+        let first = (session, 0, TransactionId::default());
+        self.by_session.range(first..).next().is_some_and(|(of, ..)| *of == session)
     }
 
     /// Pending transactions behind one, oldest first.

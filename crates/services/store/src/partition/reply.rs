@@ -168,9 +168,9 @@ pub enum Reason {
         /// How many it may have.
         pending: u32,
     },
-    /// There is no room for what it writes.
+    /// There is no room for what it writes, or for what is kept of it.
     Room,
-    /// It reads more than a reply holds.
+    /// It reads more than a reply holds, or would take more work than a command may ([`perdura_execution::TooCostly`]).
     TooMuch,
     /// A key of it is another partition's, or its map has another version.
     Map,

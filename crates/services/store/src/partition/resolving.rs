@@ -65,10 +65,10 @@ impl Partition {
 
     /// Its client has as many records as it may, and one more of this session would be needed.
     fn raise_floor(&mut self, session: SessionId) {
-        let floor = self.floors.entry(session.client).or_default();
-        if session.nonce > *floor {
-            *floor = session.nonce;
-            self.book.put_floor(session.client, session.nonce);
+        let SessionId { client, nonce } = session;
+        if self.floors.get(&client).is_none_or(|floor| nonce > *floor) {
+            self.floors.insert(client, nonce);
+            self.book.put_floor(client, nonce);
         }
     }
 }

@@ -4,6 +4,7 @@ mod attacks;
 mod books;
 mod bounds_by_key;
 mod encoding;
+mod forgetting;
 mod last;
 mod measures;
 mod snapshots;

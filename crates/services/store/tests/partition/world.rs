@@ -2,7 +2,7 @@
 
 use crate::support::{bytes, context, read, write};
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Service, Standing};
+use perdura_execution::{ExecutionContext, Meter, Service, Standing};
 use perdura_protocol::attestation::attest;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
 use perdura_protocol::{
@@ -35,6 +35,9 @@ pub struct World {
     pub slot: u64,
     pub standing: Standing,
     pub administrator: SecretKey,
+    /// What a command may cost, and what the last one of a partition did.
+    pub most_cost: u64,
+    pub cost: u64,
 }
 
 pub fn partition(index: u16) -> PartitionId {
@@ -101,6 +104,8 @@ impl World {
             slot: 0,
             standing: Standing::Open,
             administrator: SecretKey::from_seed(SCHEME, [200; 32]),
+            most_cost: u64::MAX,
+            cost: 0,
         };
         world.go_on_under(2);
         world.pass(1_000_000);
@@ -129,6 +134,7 @@ impl World {
             time: Time(self.clock),
             administrator: self.administrator.public(),
             other: Some(self.standing),
+            meter: Meter::up_to(self.most_cost),
             ..context()
         }
     }
@@ -145,8 +151,9 @@ impl World {
         let claims = store.claims(&encoded)?;
         let holds = claims.iter().all(|one| SCHEME.verify(one.key, &one.message, one.signature));
         holds.then(|| {
-            let reply = store.execute(&context, &encoded)?;
-            Ok(PartitionReply::from_bytes(reply).unwrap())
+            let reply = store.execute(&context, &encoded);
+            self.cost = context.meter.spent();
+            Ok(PartitionReply::from_bytes(reply?).unwrap())
         })
     }
 

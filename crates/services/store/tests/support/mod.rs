@@ -88,6 +88,18 @@ pub fn remove(key: &str) -> Operation {
     Operation::Delete { key: bytes(key) }
 }
 
+/// A number of them, in order, with keys that begin with `a`.
+pub fn small_entries() -> impl Iterator<Item = Bytes> {
+    (0..1_300_u16).map(|number| bytes([b'a', (number / 250) as u8, (number % 250) as u8]))
+}
+
+/// Operations of some 16 KB that pass 512 of [`small_entries`], which they have deleted, again and again, and then read all that a reply holds: more
+/// than one command may cost, which what they read alone would not be.
+pub fn costly() -> Vec<Operation> {
+    let deletes = small_entries().take(512).map(|key| Operation::Delete { key });
+    deletes.chain((0..512).map(|_| range("a", Some("b"), 744, false))).collect()
+}
+
 /// All segments of a store, encoded.
 pub fn segments(store: &Store) -> Vec<Bytes> {
     let snapshot = store.snapshot();

@@ -77,6 +77,11 @@ pub fn found(number: u64, tuple: Tuple) -> Result<TupleReply, String> {
     Ok(TupleReply::Found(Some(Found { number, expires: None, tuple })))
 }
 
+/// The newest version of the rules.
+pub fn newest() -> u16 {
+    TupleSpaces::new(0).newest_version()
+}
+
 /// No spaces, under this version of the rules.
 pub fn spaces(version: u16) -> TupleSpaces {
     let mut spaces = TupleSpaces::new(LIMIT);
@@ -204,10 +209,14 @@ impl Desk {
         desk
     }
 
-    /// Under version 2 of the rules.
+    /// Under the newest version of the rules.
     pub fn later(options: SpaceOptions) -> Desk {
+        Desk::under(newest(), options)
+    }
+
+    pub fn under(version: u16, options: SpaceOptions) -> Desk {
         let mut desk = Desk::new(options);
-        desk.spaces.set_version(2);
+        desk.spaces.set_version(version);
         desk
     }
 
@@ -262,7 +271,7 @@ impl Desk {
 
     /// The same state in a service that was restored.
     pub fn restored(&mut self) {
-        let mut copy = spaces(2);
+        let mut copy = spaces(newest());
         copy.restore(segments(&self.spaces)).unwrap();
         assert_eq!(segments(&copy), segments(&self.spaces));
         assert_eq!(copy.due(), self.spaces.due());

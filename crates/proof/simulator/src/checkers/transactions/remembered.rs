@@ -84,7 +84,7 @@ impl Remembered {
         let records: u64 = self.records.values().flatten().sum();
         let held: u64 = self.held.values().sum();
         // Each client has a cap at most.
-        let small = (self.fences.len() + self.records.len()) as u64 * SMALL_BYTES;
+        let small = (2 * self.fences.len() + self.records.len()) as u64 * SMALL_BYTES;
         records + held + small + (1 + partitions as u64) * OF_PARTITION_BYTES
     }
 }
