@@ -5,14 +5,16 @@
 //!
 //! Invariants:
 //! - every change behind slot `since` is in `changes`, in order;
-//! - `last` has the keys of `changes`, each with the slot of its last one and how many there are.
+//! - `last` has the hashes of the keys of `changes`, each with the slot of its last one and how many there are. Two keys of one hash are taken for
+//!   one: who has read one of them may be told in vain that it may have changed.
 
 use super::locks::Touched;
 use crate::plan::Interval;
 use bytes::Bytes;
 use perdura_execution::{Meter, TooCostly};
 use perdura_protocol::Slot;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 
 /// Changes that are remembered: between a read and its validation there are a few. A validation goes through those, or looks up what was read,
 /// whichever is less.
@@ -32,8 +34,15 @@ pub(crate) struct Recent {
     /// None before any is.
     since: Option<Slot>,
     changes: VecDeque<(Slot, Bytes)>,
-    last: BTreeMap<Bytes, (Slot, usize)>,
+    last: HashMap<u64, (Slot, u32), BuildHasherDefault<DefaultHasher>>,
     bytes: usize,
+}
+
+/// The same in every process.
+fn hash(key: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(key);
+    hasher.finish()
 }
 
 impl Recent {
@@ -51,16 +60,16 @@ impl Recent {
         {
             self.since = Some(slot);
             self.bytes -= key.len();
-            if let Some((_, count)) = self.last.get_mut(&key) {
+            let hash = hash(&key);
+            if let Some((_, count)) = self.last.get_mut(&hash) {
                 *count -= 1;
                 if *count == 0 {
-                    self.last.remove(&key);
+                    self.last.remove(&hash);
                 }
             }
         }
-        let key = Bytes::copy_from_slice(key);
-        self.changes.push_back((self.now, key.clone()));
-        let last = self.last.entry(key).or_insert((self.now, 0));
+        self.changes.push_back((self.now, Bytes::copy_from_slice(key)));
+        let last = self.last.entry(hash(key)).or_insert((self.now, 0));
         *last = (self.now, last.1 + 1);
     }
 
@@ -84,7 +93,8 @@ impl Recent {
         }
         if touched.intervals.is_empty() && touched.reads.len() < changes {
             meter.charge(STEP * touched.reads.len())?;
-            let changed = |key: &Bytes| self.last.get(key).is_some_and(|(slot, _)| *slot > since);
+            let last = |key: &Bytes| self.last.get(&hash(key));
+            let changed = |key: &Bytes| last(key).is_some_and(|(slot, _)| *slot > since);
             return Ok(touched.reads.iter().any(changed));
         }
         meter.charge(STEP * changes)?;
@@ -128,6 +138,7 @@ impl<'a> Sought<'a> {
 mod tests {
     use super::*;
     use crate::random::choices;
+    use std::collections::BTreeMap;
 
     fn text(key: &str) -> Bytes {
         Bytes::copy_from_slice(key.as_bytes())
@@ -173,7 +184,7 @@ mod tests {
             let one = Touched { reads: [key].into(), ..Touched::default() };
             assert!(may_have(&recent, slot - 1, &one) && !may_have(&recent, slot, &one));
         }
-        assert_eq!(recent.last.values().map(|(_, count)| count).sum::<usize>(), CHANGES);
+        assert_eq!(recent.last.values().map(|(_, count)| *count as usize).sum::<usize>(), CHANGES);
     }
 
     #[test]
