@@ -13,8 +13,8 @@ use crate::plan::Interval;
 use bytes::Bytes;
 use perdura_execution::{Meter, TooCostly};
 use perdura_protocol::Slot;
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
 
 /// Changes that are remembered: between a read and its validation there are a few. A validation goes through those, or looks up what was read,
 /// whichever is less.
@@ -34,7 +34,7 @@ pub(crate) struct Recent {
     /// None before any is.
     since: Option<Slot>,
     changes: VecDeque<(Slot, Bytes)>,
-    last: HashMap<u64, (Slot, u32), BuildHasherDefault<DefaultHasher>>,
+    last: BTreeMap<u64, (Slot, u32)>,
     bytes: usize,
 }
 
@@ -138,7 +138,6 @@ impl<'a> Sought<'a> {
 mod tests {
     use super::*;
     use crate::random::choices;
-    use std::collections::BTreeMap;
 
     fn text(key: &str) -> Bytes {
         Bytes::copy_from_slice(key.as_bytes())
