@@ -76,7 +76,9 @@ impl Model {
         self.live.values().map(Life::ends_ms).min().map(|end| end + self.stood_ms)
     }
 
-    fn execute(&mut self, (slot, batch): (Slot, &Batch), begun: &Begun, ends: &mut Ends) {
+    /// Where nobody told what was begun of a slot, since all who executed it are gone, all of it is taken for that: gives whether that mattered.
+    fn execute(&mut self, (slot, batch): (Slot, &Batch), begun: &Begun, ends: &mut Ends) -> bool {
+        let is_told = begun.iter().any(|(at, ..)| *at == slot);
         let (before, due) = (self.time_ms, self.due_ms());
         self.time_ms = before.max(batch.time().0);
         if let Some(due) = due.filter(|due| self.time_ms > due + OUTAGE_MS) {
@@ -89,9 +91,10 @@ impl Model {
         ends.by_time += (count - self.live.len()) as u64;
         let mut turn = Turn::default();
         for frame in batch.frames() {
-            let of = |number: u64| begun.contains(&(slot, frame.session, number));
+            let of = |number: u64| !is_told || begun.contains(&(slot, frame.session, number));
             self.take(frame, clock, of, (&mut turn, ends));
         }
+        let assumed = !is_told && !turn.begun.is_empty();
         for key in turn.begun {
             self.put_off.remove(&key);
             turn.put_off.remove(&key);
@@ -99,6 +102,7 @@ impl Model {
         for key in turn.put_off {
             *self.put_off.entry(key).or_default() += 1;
         }
+        assumed
     }
 
     fn take(
@@ -281,7 +285,13 @@ impl Lifetimes {
         let Some(way) = self.way(slot, history) else { return Ok(()) };
         let wrong = |what: String| Err(Broken::new(RULE, what));
         for (at, batch) in (self.slot.0 + 1..).map(Slot).zip(way) {
-            self.model.execute((at, &batch), &self.begun, &mut self.ends);
+            if self.model.execute((at, &batch), &self.begun, &mut self.ends)
+                && machine.versions().rules > 1
+            {
+                // Some of it may have been put off: what follows is not known any more.
+                self.watches = false;
+                return Ok(());
+            }
             if let Some((key, slots)) =
                 self.model.put_off.iter().find(|(_, slots)| **slots > SLOTS_PUT_OFF)
             {
@@ -392,7 +402,10 @@ mod tests {
         let (mut model, mut ends) = (Model::default(), Ends::default());
         let mut execute = |slot, ms, frame: Frame, begun: &[u64]| {
             let batch = Batch::requests(Time(NOW + ms), vec![frame]);
-            let begun = begun.iter().map(|number| (Slot(slot), session(), *number)).collect();
+            let other = SessionId { nonce: 1, ..session() };
+            let told = [(Slot(slot), other, 1)];
+            let of = begun.iter().map(|number| (Slot(slot), session(), *number));
+            let begun = of.chain(told).collect();
             model.execute((Slot(slot), &batch), &begun, &mut ends);
             let slots = model.put_off.get(&session().client).copied().unwrap_or(0);
             (slots, model.live.contains_key(&session()))
