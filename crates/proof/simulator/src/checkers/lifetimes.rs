@@ -292,6 +292,8 @@ impl Lifetimes {
                 self.watches = false;
                 return Ok(());
             }
+            // What a client had asked for that is revoked by now is answered otherwise.
+            self.model.put_off.retain(|key, _| machine.is_client(*key));
             if let Some((key, slots)) =
                 self.model.put_off.iter().find(|(_, slots)| **slots > SLOTS_PUT_OFF)
             {
