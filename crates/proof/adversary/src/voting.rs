@@ -6,6 +6,7 @@ use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Digest, Encode, Frame, Signature, Slot, View};
 use perdura_replica::node::{Peer, Said};
+use std::collections::BTreeSet;
 
 /// So long genuine frames are on their way before forged ones are proposed under their numbers.
 const KNOWN_MS: u64 = 10;
@@ -57,6 +58,18 @@ impl Liar {
                 match self.other_vote(speech.message) {
                     Some(vote) => speech.instead(&vote),
                     None => speech.plainly(),
+                }
+            }
+            // Another batch right behind the start of a view, for the slots that it binds: before those
+            // who lack what was chosen have asked for it.
+            Message::NewView(new_view) if self.other_half(new_view.view, Slot(0), replica) => {
+                speech.plainly();
+                let locks = new_view.changes.iter().flat_map(|change| &change.locks);
+                let bound: BTreeSet<Slot> = locks.map(|lock| lock.slot).collect();
+                for slot in bound {
+                    let (view, batch) = (new_view.view, Batch::null());
+                    let (decided, history) = (Slot(0), Digest::ZERO);
+                    speech.instead(&Message::Propose { view, slot, batch, decided, history });
                 }
             }
             // What a new view is bound to, sent to one who lacks it.
