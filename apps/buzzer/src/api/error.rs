@@ -47,7 +47,11 @@ impl ApiError {
     }
 
     pub(crate) fn throttled(pause: Duration) -> ApiError {
-        let message = "too many tries; see Retry-After";
+        ApiError::too_much("too many tries; see Retry-After", pause)
+    }
+
+    /// There was too much of it, and nothing happened.
+    pub(crate) fn too_much(message: impl ToString, pause: Duration) -> ApiError {
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "throttled", message);
         ApiError { pause: Some(pause), ..error }
     }
@@ -132,6 +136,8 @@ impl From<FollowError> for ApiError {
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", error)
             }
             FollowError::TooMany => ApiError::conflict("too_many", error),
+            FollowError::AtOnce => ApiError::too_much(error, Duration::ZERO),
+            FollowError::Busy => ApiError { pause: Some(Duration::ZERO), ..ApiError::busy(error) },
             FollowError::Failed(failure) => failure.into(),
         }
     }
@@ -148,6 +154,23 @@ impl From<PostError> for ApiError {
                 ApiError::conflict("taken", "there is another post of yours under this key")
             }
             PostError::Failed(failure) => failure.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_follows_are_not_the_stores_fault() {
+        for (error, status, code) in
+            [(FollowError::AtOnce, 429, "throttled"), (FollowError::Busy, 503, "unavailable")]
+        {
+            let told = ApiError::from(error);
+            assert!((told.status.as_u16(), told.code) == (status, code), "{told:?}");
+            assert!(!told.message.contains("store"), "{told:?}");
+            assert_eq!(told.into_response().headers()[RETRY_AFTER], "1");
         }
     }
 }

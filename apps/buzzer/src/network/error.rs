@@ -68,6 +68,16 @@ pub enum FollowError {
     /// Whoever asks follows as many as he may.
     #[error("You follow {} accounts already, and nobody can follow more.", super::FRIENDS)]
     TooMany,
+    /// Too many follows of whoever asks are under way. Try again when they are done.
+    #[error(
+        "Other follows of yours are not done yet, and this one was not begun. Try again in a moment."
+    )]
+    AtOnce,
+    /// Too many wait to follow somebody. Try again soon.
+    #[error(
+        "Too many people follow somebody at this moment. Nothing was changed. Try again in a moment."
+    )]
+    Busy,
     /// The store failed.
     #[error(transparent)]
     Failed(#[from] Failure),

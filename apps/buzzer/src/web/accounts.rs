@@ -2,13 +2,12 @@
 
 use super::Shared;
 use super::pages::{Again, DoorPage, SettingsPage, WelcomePage, html};
-use super::trouble::{Fields, Params, Trouble};
+use super::trouble::{Fields, Params, Trouble, with_pause};
 use super::visitor::{self, Viewer, check_form_token, form_token};
 use crate::network::{
     Changed, CreateError, Failure, InputError, LoginError, Name, Password, Proof,
 };
 use axum::extract::{ConnectInfo, State};
-use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
@@ -82,14 +81,6 @@ impl Shut {
         let page = DoorPage { is_new, csrf, name, problem: Some(self.problem) };
         with_pause(html(self.status, &page), self.pause)
     }
-}
-
-/// An answer that says when it is worth trying again.
-fn with_pause(mut response: Response, pause: Option<Duration>) -> Response {
-    if let Some(pause) = pause {
-        response.headers_mut().insert(RETRY_AFTER, (pause.as_secs() + 1).into());
-    }
-    response
 }
 
 impl From<InputError> for Shut {

@@ -7,6 +7,7 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
@@ -123,6 +124,8 @@ pub(crate) struct TroublePage {
     pub(crate) again: Option<Again>,
     /// Whether it helps to look again later.
     pub(crate) look: bool,
+    /// After which time that is worth trying, if it is known.
+    pub(crate) pause: Option<Duration>,
 }
 
 impl TroublePage {

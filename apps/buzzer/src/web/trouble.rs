@@ -6,9 +6,11 @@ use crate::network::Failure;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::de::DeserializeOwned;
+use std::time::Duration;
 
 /// What went wrong.
 #[derive(Debug)]
@@ -22,7 +24,17 @@ pub(crate) enum Trouble {
 impl Trouble {
     pub(crate) fn new(status: StatusCode, title: &str, text: &str) -> Trouble {
         let (title, text) = (title.to_owned(), text.to_owned());
-        Trouble::Page(Box::new(TroublePage { status, title, text, again: None, look: false }))
+        let (again, look, pause) = (None, false, None);
+        Trouble::Page(Box::new(TroublePage { status, title, text, again, look, pause }))
+    }
+
+    /// Nothing was done since there was too much of it, and that changes by itself: with the time after which it is worth trying again.
+    pub(crate) fn later(status: StatusCode, title: &str, text: &str, pause: Duration) -> Trouble {
+        let mut trouble = Trouble::new(status, title, text);
+        if let Trouble::Page(page) = &mut trouble {
+            page.pause = Some(pause);
+        }
+        trouble
     }
 
     pub(crate) fn not_logged_in() -> Trouble {
@@ -51,7 +63,7 @@ impl Trouble {
     /// With what was typed, and a button to send it again.
     pub(crate) fn again(mut self, again: Again) -> Trouble {
         if let Trouble::Page(page) = &mut self
-            && page.status.is_server_error()
+            && (page.status.is_server_error() || page.pause.is_some())
         {
             page.again = Some(again);
         }
@@ -98,11 +110,19 @@ impl From<Failure> for Trouble {
     }
 }
 
+/// An answer that says when it is worth trying again.
+pub(crate) fn with_pause(mut response: Response, pause: Option<Duration>) -> Response {
+    if let Some(pause) = pause {
+        response.headers_mut().insert(RETRY_AFTER, (pause.as_secs() + 1).into());
+    }
+    response
+}
+
 impl IntoResponse for Trouble {
     fn into_response(self) -> Response {
         match self {
             Trouble::LogIn => Redirect::to("/login").into_response(),
-            Trouble::Page(page) => html(page.status, &*page),
+            Trouble::Page(page) => with_pause(html(page.status, &*page), page.pause),
         }
     }
 }

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
+use std::time::Duration;
 use tower_sessions::Session;
 
 /// Names on a page.
@@ -144,6 +145,14 @@ fn not_followed(error: FollowError) -> Trouble {
     match error {
         FollowError::Failed(failure) => failure.into(),
         FollowError::Nobody => nobody(),
+        FollowError::AtOnce => {
+            let (status, text) = (StatusCode::TOO_MANY_REQUESTS, error.to_string());
+            Trouble::later(status, "Not followed", &text, Duration::ZERO)
+        }
+        FollowError::Busy => {
+            let (status, text) = (StatusCode::SERVICE_UNAVAILABLE, error.to_string());
+            Trouble::later(status, "Not followed", &text, Duration::ZERO)
+        }
         error => Trouble::new(StatusCode::CONFLICT, "Not followed", &error.to_string()),
     }
 }
@@ -164,4 +173,31 @@ pub(super) async fn unfollow(
     Fields(form): Fields<EdgeForm>,
 ) -> Result<Response, Trouble> {
     edge(app, session, &name, form, false).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::header::RETRY_AFTER;
+
+    fn again() -> Again {
+        Again {
+            action: "/u/bob/follow".to_owned(),
+            fields: vec![],
+            text: None,
+            button: "Try again",
+        }
+    }
+
+    #[test]
+    fn what_was_too_much_is_told_as_it_is_and_can_be_tried_again() {
+        for (error, status) in [(FollowError::AtOnce, 429), (FollowError::Busy, 503)] {
+            let told = not_followed(error).again(again());
+            let Trouble::Page(page) = &told else { panic!("{told:?}") };
+            assert!(page.again.is_some() && !page.text.contains("store"), "{}", page.text);
+            let response = told.into_response();
+            assert_eq!(response.status().as_u16(), status);
+            assert_eq!(response.headers()[RETRY_AFTER], "1");
+        }
+    }
 }

@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::task::JoinSet;
 
+/// So many follows of one user can be under way.
+const FOLLOWS_AT_A_TIME: usize = 5;
+
 fn open(world: &World) -> Perdura {
     let timeout = Duration::from_secs(60);
     Perdura::open(&Settings { cluster: world.cluster(), key: None, timeout }).unwrap()
@@ -59,7 +62,7 @@ async fn a_timeline_of_as_many_as_one_can_follow() {
     let network = open(&world);
     let names = make_accounts(&network, FRIENDS + 2).await;
     let (reader, others) = names.split_first().unwrap();
-    for some in others[..FRIENDS].chunks(16) {
+    for some in others[..FRIENDS].chunks(FOLLOWS_AT_A_TIME) {
         let followed = join_all(some.iter().map(|one| network.follow(reader, one))).await;
         assert!(followed.into_iter().all(|followed| followed.unwrap()));
     }
@@ -105,7 +108,7 @@ async fn a_large_account_goes_in_steps_that_several_take_at_once() {
     let (network, other) = (open(&world), open(&world));
     let names = make_accounts(&network, 101).await;
     let (gone, others) = names.split_first().unwrap();
-    for some in others.chunks(16) {
+    for some in others.chunks(FOLLOWS_AT_A_TIME) {
         let followed = some.iter().map(|one| network.follow(one, gone));
         join_all(followed).await.into_iter().for_each(|one| assert!(one.unwrap()));
         let followed = some.iter().map(|one| network.follow(gone, one));
@@ -246,4 +249,39 @@ async fn wait_for_profile(network: &Perdura, of: &Name) {
     while network.profile(of).await.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_who_follows_very_much_at_once_keeps_nobody_else_out() {
+    const AT_ONCE: usize = 500;
+    let world = World::start(&[]);
+    let network = Arc::new(open(&world));
+    let names = [name_in(0, "amy"), name_in(1, "bob"), name_in(1, "cat")].map(|one| name(&one));
+    let [amy, bob, cat] = &names;
+    let hash = network.hash(&password()).await.unwrap();
+    for one in &names {
+        network.import_account(one, &hash).await.unwrap();
+    }
+    // Whatever the first of them waits for.
+    world.signal_partition(0, "-STOP");
+    let mut asked = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let (network, amy, bob) = (Arc::clone(&network), amy.clone(), bob.clone());
+        asked.spawn(async move { network.follow(&amy, &bob).await });
+    }
+    for _ in FOLLOWS_AT_A_TIME..AT_ONCE {
+        let refused = asked.join_next().await.unwrap().unwrap();
+        assert_eq!(refused, Err(FollowError::AtOnce));
+    }
+    assert_eq!(network.follow(bob, cat).await, Ok(true));
+    world.signal_partition(0, "-CONT");
+    let mut followed = Vec::new();
+    while let Some(ended) = asked.join_next().await {
+        followed.push(ended.unwrap().unwrap());
+    }
+    // One did, and the others found that it was so.
+    followed.sort_unstable();
+    assert_eq!(followed, [false, false, false, false, true]);
+    assert_eq!(network.follow(amy, cat).await, Ok(true));
+    network.close().await;
 }

@@ -9,6 +9,7 @@ mod edges;
 mod posts;
 mod sessions;
 mod timeline;
+mod turns;
 mod waiters;
 
 use super::error::{CreateError, Failure, FollowError, LoginError, PostError, SessionError};
@@ -28,19 +29,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::collections::BTreeSet;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio::time::timeout;
+use turns::{Turn, Turns};
 use waiters::Waiters;
-
-/// Those who follow somebody take turns, each with the others that have the same hash.
-const TURNS: usize = 256;
-
-/// So many wait for their turn at a time. With those that wait for partitions they are fewer than requests may be.
-const WAITING_FOR_TURNS: usize = 256;
 
 /// How the store is used.
 #[derive(Clone, Debug)]
@@ -58,10 +51,8 @@ pub struct Perdura {
     store: StoreClient,
     options: Options,
     passwords: Passwords,
-    turns: [Mutex<()>; TURNS],
-    room_for_turns: Semaphore,
+    turns: Turns,
     waiters: Waiters,
-    hasher: RandomState,
     /// A key of each partition.
     probes: Vec<Bytes>,
 }
@@ -186,9 +177,7 @@ impl Perdura {
             store,
             options: Options { timeout, reply_quorum: None },
             passwords: Passwords::new()?,
-            turns: std::array::from_fn(|_| Mutex::default()),
-            room_for_turns: Semaphore::new(WAITING_FOR_TURNS),
-            hasher: RandomState::new(),
+            turns: Turns::default(),
             waiters: Waiters::new(partitions),
             probes,
         })
@@ -266,13 +255,10 @@ impl Perdura {
 
     /// Waits for a user's turn to do what has to be done one after the other: not for longer than a transaction may take, since those before may wait for a
     /// partition that is down.
-    async fn turn_of(&self, name: &Name) -> Result<MutexGuard<'_, ()>, Failure> {
-        let failed = |text: &str| Failure::Unavailable(text.to_owned());
-        let room = self.room_for_turns.try_acquire();
-        let _room = room.map_err(|_| failed("too many wait for their turn"))?;
-        let index = self.hasher.hash_one(name) as usize % TURNS;
-        let turn = timeout(self.options.timeout, self.turns[index].lock()).await;
-        turn.map_err(|_| failed("others before wait for the store"))
+    async fn turn_of(&self, name: &Name) -> Result<Turn<'_>, FollowError> {
+        let turn = timeout(self.options.timeout, self.turns.turn_of(name)).await;
+        let late = || Failure::Unavailable("others before wait for the store".to_owned());
+        turn.unwrap_or_else(|_| Err(late().into()))
     }
 }
 
