@@ -70,6 +70,9 @@ struct Serve {
     /// Accounts that one address may make in an hour
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     signups_per_hour: u32,
+    /// Posts, follows, and ends of both that one account may write in an hour
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
+    writes_per_hour: u32,
     /// How logs are written, to standard error
     #[arg(long, value_enum, default_value_t = Logs::Text)]
     logs: Logs,
@@ -162,6 +165,7 @@ async fn run_server(arguments: Serve) -> Result<()> {
         behind_proxy: arguments.behind_proxy,
         logins_per_minute: arguments.logins_per_minute,
         signups_per_hour: arguments.signups_per_hour,
+        writes_per_hour: arguments.writes_per_hour,
     };
     let partitions = network.partitions();
     let (asked, since) = (Arc::clone(&network), Instant::now());

@@ -1,6 +1,7 @@
 //! The application over Retwis, in the same way as `buzzer serve` has it over Perdura.
 
 use super::retwis::Retwis;
+use super::systems::WRITES_PER_HOUR;
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura_buzzer::{serve, web};
@@ -39,6 +40,7 @@ pub async fn run(arguments: Serve) -> Result<()> {
         behind_proxy: false,
         logins_per_minute: 30,
         signups_per_hour: 100,
+        writes_per_hour: WRITES_PER_HOUR,
     };
     let stop = async move {
         tokio::select! {

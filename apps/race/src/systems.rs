@@ -23,6 +23,9 @@ const READY: Duration = Duration::from_secs(60);
 /// How often it is asked.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// What the application lets an account write in an hour: it is to keep up with whoever races.
+pub const WRITES_PER_HOUR: u32 = u32::MAX;
+
 /// Programs, and how they are used.
 #[derive(Args, Clone, Debug)]
 pub struct Programs {
@@ -345,6 +348,7 @@ impl Running {
             Kind::Perdura { .. } => {
                 command.args(["serve", "--listen", "127.0.0.1:0", "--insecure-cookies"]);
                 command.arg("--cluster").arg(self.cluster());
+                command.args(["--writes-per-hour", &WRITES_PER_HOUR.to_string()]);
             }
             Kind::Redis { .. } => {
                 command.args(["serve-retwis", "--port", &self.port.to_string()]);

@@ -155,8 +155,9 @@ pub(super) async fn follow(
     session: Session,
     InPath(name): InPath<String>,
 ) -> Result<StatusCode, ApiError> {
-    let viewer = required(&session).await?;
-    app.network.follow(&viewer.name, &name_of(&name)?).await?;
+    let (viewer, whom) = (required(&session).await?, name_of(&name)?);
+    app.writes.count(&viewer.name)?;
+    app.network.follow(&viewer.name, &whom).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -165,7 +166,8 @@ pub(super) async fn unfollow(
     session: Session,
     InPath(name): InPath<String>,
 ) -> Result<StatusCode, ApiError> {
-    let viewer = required(&session).await?;
-    app.network.unfollow(&viewer.name, &name_of(&name)?).await?;
+    let (viewer, whom) = (required(&session).await?, name_of(&name)?);
+    app.writes.count(&viewer.name)?;
+    app.network.unfollow(&viewer.name, &whom).await?;
     Ok(StatusCode::NO_CONTENT)
 }

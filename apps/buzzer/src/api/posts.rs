@@ -95,6 +95,7 @@ pub(super) async fn post(
         };
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
     })?;
+    app.writes.count(&viewer.name)?;
     let posted = app.network.post(&viewer.name, &NewPost { key, text, answers }).await;
     posted.map_err(|error| match error {
         PostError::Failed(Failure::Indeterminate(_)) => ApiError::from(error)
@@ -123,6 +124,7 @@ pub(super) async fn delete(
     if id.author != viewer.name {
         return Err(ApiError::new(StatusCode::FORBIDDEN, "foreign", "this post is not yours"));
     }
+    app.writes.count(&viewer.name)?;
     match app.network.delete_post(&id).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(no_post()),

@@ -13,9 +13,11 @@ mod metrics;
 mod pages;
 mod posts;
 mod sessions;
+mod tries;
 pub(crate) mod trouble;
 mod users;
 pub(crate) mod visitor;
+mod writes;
 
 use crate::network::{Changed, Failure, LoginError, Name, Network, Password, Proof};
 use addresses::Addresses;
@@ -31,6 +33,7 @@ use tokio::sync::Notify;
 use tower_sessions::SessionManagerLayer;
 use tower_sessions::cookie::SameSite;
 use tracing::Instrument;
+use writes::Writes;
 
 pub(crate) use accounts::delete_account_of;
 pub use metrics::{Counters, Read};
@@ -56,6 +59,8 @@ pub struct Settings {
     pub logins_per_minute: u32,
     /// Accounts that an address may make in an hour.
     pub signups_per_hour: u32,
+    /// Posts, follows, and ends of both that an account may write in an hour.
+    pub writes_per_hour: u32,
 }
 
 /// What all requests share.
@@ -64,6 +69,7 @@ pub(crate) struct App {
     pub(crate) settings: Settings,
     logins: Addresses,
     signups: Addresses,
+    pub(crate) writes: Writes,
     /// Told when an account is to be deleted.
     pub(crate) deletions: Arc<Notify>,
     health: health::Health,
@@ -193,6 +199,7 @@ pub fn router(
     let app = Arc::new(App {
         logins: Addresses::new(settings.logins_per_minute, minute),
         signups: Addresses::new(settings.signups_per_hour, 60 * minute),
+        writes: Writes::new(settings.writes_per_hour),
         health: health::Health::default(),
         odd_proxy: Once::new(),
         network: Arc::clone(&network),

@@ -148,6 +148,7 @@ async fn post_as(app: &Shared, viewer: Viewer, form: &PostForm) -> Result<Respon
     if let Err(error) = check_key(key, now_ms(), !form.again.is_empty()) {
         return stale(app, viewer, form, (key, &text), &to, error).await;
     }
+    app.writes.count(&viewer.name)?;
     let new = NewPost { key, text, answers };
     let error = match app.network.post(&viewer.name, &new).await {
         Ok(()) => return Ok(Redirect::to(&to).into_response()),
@@ -228,6 +229,7 @@ pub(super) async fn delete(
             let text = "Only its author can delete a post.";
             return Err(Trouble::new(StatusCode::FORBIDDEN, "Not yours", text));
         }
+        app.writes.count(&viewer.name)?;
         let deleted: Result<bool, Failure> = app.network.delete_post(&id).await;
         deleted?;
         Ok(Redirect::to(&format!("/u/{}", id.author)).into_response())

@@ -131,6 +131,7 @@ async fn edge(
     let done = async {
         let viewer = visitor::required(&session).await?;
         viewer.check(&form.csrf)?;
+        app.writes.count(&viewer.name)?;
         if wanted {
             app.network.follow(&viewer.name, &whom).await.map_err(not_followed)?;
         } else {

@@ -171,3 +171,45 @@ fn what_was_typed_is_kept_when_one_is_not_logged_in_any_more() {
     assert_eq!(kept.get("text"), typed);
     assert_eq!(texts(&browser.send(&kept).is(200)), [typed]);
 }
+
+#[test]
+fn an_account_writes_so_much_in_an_hour() {
+    let world = World::start(&["--writes-per-hour", "4"]);
+    let (alice, bob) = (Browser::new(world.url()), Browser::new(world.url()));
+    alice.sign_up("alice");
+    bob.sign_up("bob");
+    let follow = alice.get("/u/bob").is(200).form("/u/bob/follow");
+    alice.post("one");
+    alice.follow_user("bob");
+    let card = alice.get("/u/alice");
+    let at = card.text.find("/delete\"").unwrap();
+    let delete = card.text[..at].rsplit("action=\"").next().unwrap().to_owned() + "/delete";
+    // What cannot be posted is not counted.
+    let form = alice.get("/").is(200).form("/post");
+    alice.send(&form.clone().with("text", " ")).is(422);
+    alice.api("POST", "/posts", Some(json!({ "text": "two" }))).is(201);
+    alice.api("DELETE", "/friends/bob", None).is(204);
+
+    // What was typed is kept, under its key: sent again later it is posted.
+    let form = form.with("text", "three");
+    let page = alice.send(&form).is(429).has(&["Try again in", "minutes"]).has_not(&["store"]);
+    assert!(page.header("retry-after").unwrap().parse::<u64>().unwrap() > 600);
+    let again = page.form("/post");
+    assert_eq!((again.get("text"), again.get("key")), ("three", form.get("key")));
+    for form in [follow, card.form(&delete)] {
+        alice.send(&form).is(429).has(&["Try again in"]).form(&form.action);
+    }
+    let new = json!({ "text": "three" });
+    let told = alice.api("POST", "/posts", Some(new)).is(429).has(&["\"throttled\""]);
+    assert!(told.header("retry-after").is_some());
+    alice.api("PUT", "/friends/bob", None).is(429);
+    alice.api("DELETE", "/friends/bob", None).is(429);
+    alice.api("DELETE", &delete.replacen("/u/", "/posts/", 1).replace("/delete", ""), None).is(429);
+    assert_eq!(texts(&alice.get("/")), ["two", "one"]);
+
+    // It is nobody else's affair, and all else can be done.
+    bob.post("mine");
+    alice.send(&alice.get("/").form("/logout")).is(200);
+    alice.log_in("alice", &password_of("alice")).is(200);
+    alice.api("DELETE", "/account", Some(json!({ "password": password_of("alice") }))).is(202);
+}
