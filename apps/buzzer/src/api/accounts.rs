@@ -61,7 +61,8 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<WhoJson>), ApiError> {
     let (name, password) = (Name::new(&door.name)?, Password::new(door.password)?);
     app.count_signup(peer, &headers).map_err(ApiError::throttled)?;
-    let proof = app.network.create_account(&name, &password).await?;
+    let origin = app.origin(peer, &headers);
+    let proof = app.network.create_account(&name, &password, &origin).await?;
     visitor::log_in_after(&session, &name, &proof).await?;
     Ok((StatusCode::CREATED, Json(WhoJson { name: Some(name) })))
 }
@@ -76,7 +77,8 @@ pub(super) async fn log_in(
     app.count_login(peer, &headers).map_err(ApiError::throttled)?;
     let name = Name::new(&door.name).map_err(|_| wrong_password())?;
     let password = Password::new(door.password).map_err(|_| wrong_password())?;
-    let proof = app.network.check_password(&name, &password).await?;
+    let origin = app.origin(peer, &headers);
+    let proof = app.network.check_password(&name, &password, &origin).await?;
     visitor::log_in_after(&session, &name, &proof).await?;
     Ok(Json(WhoJson { name: Some(name) }))
 }
@@ -101,7 +103,8 @@ pub(super) async fn delete(
     let viewer = required(&session).await?;
     app.count_login(peer, &headers).map_err(ApiError::throttled)?;
     let password = Password::new(door.password).map_err(|_| wrong_password())?;
-    let proof = app.network.check_password(&viewer.name, &password).await?;
+    let origin = visitor::origin(&session)?;
+    let proof = app.network.check_password(&viewer.name, &password, &origin).await?;
     delete_account_of(&app, &session, &viewer, &proof).await?;
     Ok(StatusCode::ACCEPTED)
 }
@@ -117,7 +120,8 @@ pub(super) async fn change_password(
     let new = Password::new(change.new_password)?;
     app.count_login(peer, &headers).map_err(ApiError::throttled)?;
     let password = Password::new(change.password).map_err(|_| wrong_password())?;
-    let changed = app.change_password(&viewer.name, &password, &new).await?;
+    let origin = visitor::origin(&session)?;
+    let changed = app.change_password(&viewer.name, &password, &new, origin).await?;
     visitor::log_in_after(&session, &viewer.name, &changed.proof).await?;
     Ok(Json(ChangedJson { others_ended: changed.all_ended }))
 }

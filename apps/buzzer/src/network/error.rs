@@ -42,7 +42,7 @@ pub enum LoginError {
     /// There is no account with this name and this password.
     #[error("The name or the password is wrong.")]
     Wrong,
-    /// Too many logins with this name failed.
+    /// Too many logins with this name failed, where whoever asks is or where nobody is known.
     #[error("Too many logins with this name failed. Try again in {} seconds.", .0.as_secs().max(1))]
     Throttled(Duration),
     /// Too many passwords are being looked at. Try again soon.

@@ -6,10 +6,10 @@
 //! HASH/NAME/x                 there while the account is neither absent nor being deleted
 //! HASH/NAME/b/FOLLOWER        who follows it
 //! HASH/NAME/f/FRIEND          whom it follows
-//! HASH/NAME/l                 logins that failed
+//! HASH/NAME/l                 passwords that were wrong, by where they came from, and where right ones came from
 //! HASH/NAME/p/INVERTED KEY    its posts, the newest first
 //! HASH/NAME/s/SESSION         its sessions, with their ends
-//! HASH/!l                     logins that failed of names that have no account
+//! HASH/!l                     passwords that were wrong, of names that have no account
 //! HASH/!s/SESSION             a session, HASH being that of its id
 //! !d/NAME                     an account that is being deleted
 //! ```

@@ -9,8 +9,10 @@
 
 mod error;
 pub mod keys;
+mod logins;
 mod merge;
 mod name;
+mod origin;
 mod passwords;
 mod perdura;
 mod post;
@@ -23,6 +25,7 @@ pub use name::{
     InputError, NAME_LEAST, NAME_MOST, Name, PASSWORD_LEAST, PASSWORD_MOST, Password, TEXT_MOST,
     Text,
 };
+pub use origin::Origin;
 pub use passwords::{HashError, Passwords, Place};
 pub use perdura::{OpenError, Perdura, Settings};
 pub use post::{NewPost, Post, PostId, PostKey, Shown};
@@ -76,12 +79,22 @@ pub struct Profile {
 /// A social network.
 #[async_trait]
 pub trait Network: Send + Sync + 'static {
-    /// Makes an account.
-    async fn create_account(&self, name: &Name, password: &Password) -> Result<Proof, CreateError>;
+    /// Makes an account. Its origin is known from then on.
+    async fn create_account(
+        &self,
+        name: &Name,
+        password: &Password,
+        origin: &Origin,
+    ) -> Result<Proof, CreateError>;
 
-    /// Whether there is an account with this name and this password. Takes as long if there is none of this name. After some failures there is a pause, longer
-    /// with each.
-    async fn check_password(&self, name: &Name, password: &Password) -> Result<Proof, LoginError>;
+    /// Whether there is an account with this name and this password. Takes as long if there is none of this name. After some failures there is a pause for their
+    /// origin, longer with each, and after many for all origins of which none is known or a session.
+    async fn check_password(
+        &self,
+        name: &Name,
+        password: &Password,
+        origin: &Origin,
+    ) -> Result<Proof, LoginError>;
 
     /// Gives an account another password, if this one is its password, which is looked at as by [`Network::check_password`], and ends its sessions. Sent again, with
     /// an account that has the new one already, it ends what is left of them.
@@ -90,6 +103,7 @@ pub trait Network: Send + Sync + 'static {
         name: &Name,
         password: &Password,
         new: &Password,
+        origin: &Origin,
     ) -> Result<Changed, LoginError>;
 
     /// Begins to delete an account: nobody can log in with it, follow it, or post with it any more, and its sessions are over. [`Network::continue_deletions`] does

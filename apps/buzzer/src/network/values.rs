@@ -4,6 +4,7 @@
 
 use super::error::Failure;
 use super::name::Name;
+use super::origin::OriginHash;
 use super::post::PostId;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::de::DeserializeOwned;
@@ -40,12 +41,33 @@ pub struct PostValue {
     pub answers: Option<PostId>,
 }
 
-/// Logins that failed one after the other.
+/// Passwords that were wrong one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(super) struct LoginsValue {
+pub(super) struct FailuresValue {
     pub failed: u32,
-    /// When the last one was, milliseconds since 1970.
+    /// When the last one was, milliseconds since 1970; of a known origin when somebody was there last.
     pub last_ms: u64,
+}
+
+/// What there is of an origin.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct OriginValue {
+    pub origin: OriginHash,
+    #[serde(flatten)]
+    pub failures: FailuresValue,
+    /// Whether the right password was shown there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub known: bool,
+}
+
+/// Passwords with a name that were wrong, and where.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct LoginsValue {
+    /// From all origins together that are not known; those of values that have no origins, as earlier programs wrote them, are taken for such.
+    #[serde(flatten)]
+    pub unknown: FailuresValue,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub origins: Vec<OriginValue>,
 }
 
 /// A session.
@@ -128,6 +150,19 @@ mod tests {
         let owner = Name::new("alice").unwrap();
         let session = SessionValue { expires_ms: 9, owner, content: Bytes::from_static(b"\0x") };
         assert_eq!(SessionValue::read(session.write()).unwrap(), session);
+    }
+
+    #[test]
+    fn logins_are_read_as_they_were_written_and_as_they_were_before_they_had_origins() {
+        let unknown = FailuresValue { failed: 3, last_ms: 17 };
+        let before = read::<LoginsValue>(br#"{"v":1,"failed":3,"last_ms":17}"#).unwrap();
+        assert_eq!(before, LoginsValue { unknown, origins: Vec::new() });
+        let text = br#"{"v":1,"failed":3,"last_ms":17,"origins":[{"origin":"0123456789abcdef","failed":0,"last_ms":16,"known":true},{"origin":"fedcba9876543210","failed":3,"last_ms":17}]}"#;
+        let value = read::<LoginsValue>(text).unwrap();
+        assert_eq!((value.unknown, value.origins.len()), (unknown, 2));
+        assert!(value.origins[0].known && !value.origins[1].known);
+        assert_eq!(value.origins[1].failures, unknown);
+        assert_eq!(write(&value).unwrap(), Bytes::from_static(text));
     }
 
     #[test]

@@ -166,7 +166,8 @@ pub(super) async fn sign_up(
     let create = async {
         let (name, password) = (Name::new(&form.name)?, Password::new(&*form.password)?);
         app.count_signup(peer, &headers).map_err(Shut::too_often)?;
-        let proof = app.network.create_account(&name, &password).await?;
+        let origin = app.origin(peer, &headers);
+        let proof = app.network.create_account(&name, &password, &origin).await?;
         Ok((name, proof))
     };
     enter(&session, create.await, true, form).await
@@ -187,7 +188,8 @@ pub(super) async fn log_in(
         let wrong = |_| Shut::from(LoginError::Wrong);
         let name = Name::new(&form.name).map_err(wrong)?;
         let password = Password::new(&*form.password).map_err(wrong)?;
-        let proof = app.network.check_password(&name, &password).await?;
+        let origin = app.origin(peer, &headers);
+        let proof = app.network.check_password(&name, &password, &origin).await?;
         Ok((name, proof))
     };
     enter(&session, check.await, false, form).await
@@ -252,6 +254,13 @@ pub(super) async fn to_settings() -> Redirect {
 fn of_viewer(error: LoginError) -> Shut {
     match error {
         LoginError::Wrong => Shut::new(StatusCode::UNAUTHORIZED, "The password is wrong."),
+        LoginError::Throttled(pause) => {
+            let seconds = pause.as_secs().max(1);
+            let problem =
+                format!("The password was wrong too often here. Try again in {seconds} seconds.");
+            let pause = Some(pause);
+            Shut { pause, ..Shut::new(StatusCode::TOO_MANY_REQUESTS, problem) }
+        }
         error => error.into(),
     }
 }
@@ -270,7 +279,9 @@ pub(super) async fn change_password(
         let new = Password::new(&*form.new_password)?;
         app.count_login(peer, &headers).map_err(Shut::too_often)?;
         let password = Password::new(&*form.password).map_err(|_| of_viewer(LoginError::Wrong))?;
-        app.change_password(&viewer.name, &password, &new).await.map_err(|error| match error {
+        let origin = visitor::origin(&session).map_err(|failure| of_viewer(failure.into()))?;
+        let changed = app.change_password(&viewer.name, &password, &new, origin).await;
+        changed.map_err(|error| match error {
             LoginError::Failed(failure) => {
                 tracing::warn!(%failure, "a password was not changed, or may not be");
                 let problem = "A part of the store does not answer. It may have been changed. Send the same again in a moment, which also ends your other sessions.";
@@ -307,7 +318,8 @@ pub(super) async fn delete(
     let delete = async {
         app.count_login(peer, &headers).map_err(Shut::too_often)?;
         let password = Password::new(&*form.password).map_err(|_| of_viewer(LoginError::Wrong))?;
-        let proof = app.network.check_password(&viewer.name, &password).await;
+        let origin = visitor::origin(&session).map_err(|failure| of_viewer(failure.into()))?;
+        let proof = app.network.check_password(&viewer.name, &password, &origin).await;
         let proof = proof.map_err(of_viewer)?;
         delete_account_of(&app, &session, &viewer, &proof).await.map_err(|error| match error {
             LoginError::Failed(Failure::Indeterminate(failure)) => {

@@ -19,8 +19,8 @@ mod users;
 pub(crate) mod visitor;
 mod writes;
 
-use crate::network::{Changed, Failure, LoginError, Name, Network, Password, Proof};
-use addresses::Addresses;
+use crate::network::{Changed, Failure, LoginError, Name, Network, Origin, Password, Proof};
+use addresses::{Addresses, together};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, HeaderValue};
@@ -113,16 +113,23 @@ impl App {
         name: &Name,
         password: &Password,
         new: &Password,
+        origin: Origin,
     ) -> Result<Changed, LoginError> {
         let (network, name) = (Arc::clone(&self.network), name.clone());
         let (password, new) = (password.clone(), new.clone());
-        to_its_end(async move { network.change_password(&name, &password, &new).await }).await?
+        let change = async move { network.change_password(&name, &password, &new, &origin).await };
+        to_its_end(change).await?
     }
 
     /// As [`Network::delete_account`], to its end.
     pub(crate) async fn delete_account(&self, name: &Name, proof: &Proof) -> Result<bool, Failure> {
         let (network, name, proof) = (Arc::clone(&self.network), name.clone(), proof.clone());
         to_its_end(async move { network.delete_account(&name, &proof).await }).await?
+    }
+
+    /// Where whoever shows a password is, if he is not logged in.
+    pub(crate) fn origin(&self, peer: SocketAddr, headers: &HeaderMap) -> Origin {
+        Origin::Network(together(self.address(peer, headers)))
     }
 
     /// Counts a login that is tried, or says for how long there are to be none from there.

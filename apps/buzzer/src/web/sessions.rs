@@ -49,7 +49,7 @@ impl fmt::Debug for Kept {
     }
 }
 
-fn key_of(id: &Id) -> SessionKey {
+pub(super) fn key_of(id: &Id) -> SessionKey {
     SessionKey::of(&id.0.to_be_bytes())
 }
 

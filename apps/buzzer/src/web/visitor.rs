@@ -4,9 +4,9 @@
 //! can set or read, so that nothing is kept of them.
 
 use super::Shared;
-use super::sessions::{OWNER, PROOF};
+use super::sessions::{OWNER, PROOF, key_of};
 use super::trouble::Trouble;
-use crate::network::{Failure, Name, Proof};
+use crate::network::{Failure, Name, Origin, Proof};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -66,6 +66,12 @@ pub(crate) async fn find(session: &Session) -> Result<Option<Viewer>, Failure> {
         session.insert(SEEN, now_ms).await.map_err(failed)?;
     }
     Ok(Some(Viewer { name, csrf }))
+}
+
+/// Where whoever is logged in shows a password: in his session.
+pub(crate) fn origin(session: &Session) -> Result<Origin, Failure> {
+    let none = || Failure::Broken("somebody is logged in without a session".to_owned());
+    session.id().as_ref().map(key_of).map(Origin::Session).ok_or_else(none)
 }
 
 /// Who is logged in, for a page that is for nobody else.

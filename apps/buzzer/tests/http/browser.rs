@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use ureq::http::Response;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 /// Redirects that are followed.
 const REDIRECTS: usize = 5;
@@ -121,13 +121,20 @@ impl Form {
 pub struct Browser {
     agent: Agent,
     url: String,
+    /// What a proxy says of where he is.
+    from: Option<String>,
 }
 
 impl Browser {
+    /// One whose requests a proxy says to be from this address.
+    pub fn from(url: &str, address: &str) -> Browser {
+        Browser { from: Some(address.to_owned()), ..Browser::new(url) }
+    }
+
     pub fn new(url: &str) -> Browser {
         let config = Agent::config_builder().http_status_as_error(false).max_redirects(0);
         let agent = config.max_redirects_will_error(false).build().into();
-        Browser { agent, url: url.to_owned() }
+        Browser { agent, url: url.to_owned(), from: None }
     }
 
     fn address(&self, path: &str) -> String {
@@ -138,13 +145,20 @@ impl Browser {
         }
     }
 
+    fn forwarded<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.from {
+            Some(address) => request.header("x-forwarded-for", address),
+            None => request,
+        }
+    }
+
     pub fn get(&self, path: &str) -> Page {
-        self.follow(Page::of(self.agent.get(self.address(path)).call().unwrap()))
+        self.follow(self.get_only(path, &[]))
     }
 
     /// With more headers, and without going where it leads.
     pub fn get_only(&self, path: &str, headers: &[(&str, &str)]) -> Page {
-        let mut request = self.agent.get(self.address(path));
+        let mut request = self.forwarded(self.agent.get(self.address(path)));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -154,14 +168,14 @@ impl Browser {
     fn follow(&self, mut page: Page) -> Page {
         for _ in 0..REDIRECTS {
             let Some(to) = page.header("location").map(str::to_owned) else { return page };
-            page = Page::of(self.agent.get(self.address(&to)).call().unwrap());
+            page = self.get_only(&to, &[]);
         }
         panic!("redirected too often: {page:?}");
     }
 
     /// Sends a form, and does not follow where that leads.
     pub fn send_only(&self, form: &Form, headers: &[(&str, &str)]) -> Page {
-        let mut request = self.agent.post(self.address(&form.action));
+        let mut request = self.forwarded(self.agent.post(self.address(&form.action)));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -179,13 +193,16 @@ impl Browser {
     /// A request to the API.
     pub fn api(&self, method: &str, path: &str, body: Option<Value>) -> Page {
         let address = self.address(&format!("/api/v1{path}"));
+        let agent = &self.agent;
         let response = match (method, body) {
-            ("GET", _) => self.agent.get(address).call(),
-            ("DELETE", None) => self.agent.delete(address).call(),
-            ("DELETE", Some(body)) => self.agent.delete(address).force_send_body().send_json(body),
-            ("PUT", None) => self.agent.put(address).send_empty(),
-            ("PUT", Some(body)) => self.agent.put(address).send_json(body),
-            (_, body) => self.agent.post(address).send_json(body.unwrap_or_default()),
+            ("GET", _) => self.forwarded(agent.get(address)).call(),
+            ("DELETE", None) => self.forwarded(agent.delete(address)).call(),
+            ("DELETE", Some(body)) => {
+                self.forwarded(agent.delete(address)).force_send_body().send_json(body)
+            }
+            ("PUT", None) => self.forwarded(agent.put(address)).send_empty(),
+            ("PUT", Some(body)) => self.forwarded(agent.put(address)).send_json(body),
+            (_, body) => self.forwarded(agent.post(address)).send_json(body.unwrap_or_default()),
         };
         Page::of(response.unwrap())
     }

@@ -5,6 +5,7 @@ mod browser;
 mod causality;
 mod deletions;
 mod failures;
+mod guesses;
 mod mix;
 mod network;
 mod posts;

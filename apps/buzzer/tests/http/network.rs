@@ -4,12 +4,16 @@ use super::world::{World, name_in};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use perdura_buzzer::network::{
-    FRIENDS, FollowError, Name, Network, NewPost, Password, Perdura, PostId, PostKey,
+    FRIENDS, FollowError, Name, Network, NewPost, Origin, Password, Perdura, PostId, PostKey,
     SESSIONS_OF_AN_ACCOUNT, Session, SessionError, SessionKey, Settings, Text,
 };
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::task::JoinSet;
+
+/// Where all of them are.
+const HERE: Origin = Origin::Network(IpAddr::V4(Ipv4Addr::LOCALHOST));
 
 /// So many follows of one user can be under way.
 const FOLLOWS_AT_A_TIME: usize = 5;
@@ -45,7 +49,7 @@ async fn make_accounts(network: &Perdura, count: usize) -> Vec<Name> {
         let made = join_all(some.iter().map(|one| network.import_account(one, &hash))).await;
         made.into_iter().for_each(|made| made.unwrap());
     }
-    network.check_password(&names[0], &password).await.unwrap();
+    network.check_password(&names[0], &password, &HERE).await.unwrap();
     names
 }
 
@@ -122,7 +126,7 @@ async fn a_large_account_goes_in_steps_that_several_take_at_once() {
         };
         join_all((0..50).map(post)).await.into_iter().for_each(|posted| posted.unwrap());
     }
-    let proof = network.check_password(gone, &password()).await.unwrap();
+    let proof = network.check_password(gone, &password(), &HERE).await.unwrap();
     assert_eq!(network.delete_account(gone, &proof).await, Ok(true));
     // Nothing is added from now on.
     let key = PostKey::new(now_ms(), 7);
@@ -179,17 +183,17 @@ async fn an_account_has_so_many_sessions() {
     assert_eq!(network.load_session(&key(6)).await.unwrap(), None);
 
     // Who logged in with the former password gets no session when it was changed, however late he asks.
-    let before = network.check_password(&owner, &password()).await.unwrap();
+    let before = network.check_password(&owner, &password(), &HERE).await.unwrap();
     network.create_session(&key(7), &session(later_ms), Some(&before)).await.unwrap();
     let new = Password::new("another horse").unwrap();
-    let changed = network.change_password(&owner, &password(), &new).await.unwrap();
+    let changed = network.change_password(&owner, &password(), &new, &HERE).await.unwrap();
     assert!(changed.all_ended && sessions() == 0);
     let late = network.create_session(&key(8), &session(later_ms), Some(&before)).await;
     assert_eq!(late, Err(SessionError::NoAccount));
     let now = Some(&changed.proof);
     network.create_session(&key(8), &session(later_ms), now).await.unwrap();
     // Sent again, it ends what came to be meanwhile.
-    let again = network.change_password(&owner, &password(), &new).await.unwrap();
+    let again = network.change_password(&owner, &password(), &new, &HERE).await.unwrap();
     assert_eq!((again, sessions()), (changed.clone(), 0));
 
     // Nor is the account deleted by who saw it before.
@@ -218,7 +222,7 @@ async fn calls_that_wait_for_a_partition_that_is_down_leave_room_for_others() {
             let (network, amy) = (Arc::clone(&network), amy.clone());
             asked.spawn(async move {
                 if index == 0 {
-                    let login = network.check_password(&amy, &password()).await;
+                    let login = network.check_password(&amy, &password(), &HERE).await;
                     return login.map(|_| false).map_err(|error| error.to_string());
                 }
                 let found = network.profile(&amy).await;
@@ -235,7 +239,7 @@ async fn calls_that_wait_for_a_partition_that_is_down_leave_room_for_others() {
     assert!(asked.len() >= 256);
     // More logins wait than passwords may.
     assert!(network.profile(&bob).await.unwrap().is_some());
-    network.check_password(&bob, &password()).await.unwrap();
+    network.check_password(&bob, &password(), &HERE).await.unwrap();
     world.signal_partition(0, "-CONT");
     wait_for_profile(&network, &amy).await;
     let mut served = 0;

@@ -13,8 +13,8 @@ pub mod values;
 use async_trait::async_trait;
 use perdura_buzzer::network::{
     COUNTED_FOLLOWERS, COUNTED_POSTS, Changed, Count, CreateError, FRIENDS, Failure, FollowError,
-    LoginError, Name, Network, NewPost, PAGE_MOST, Page, Password, Passwords, PostError, PostId,
-    PostKey, Profile, Proof, Session, SessionError, SessionKey, Shown,
+    LoginError, Name, Network, NewPost, Origin, PAGE_MOST, Page, Password, Passwords, PostError,
+    PostId, PostKey, Profile, Proof, Session, SessionError, SessionKey, Shown,
 };
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
@@ -140,14 +140,24 @@ fn keep(key: &SessionKey, session: &Session) -> Result<Pipeline, Failure> {
 
 #[async_trait]
 impl Network for Retwis {
-    async fn create_account(&self, name: &Name, password: &Password) -> Result<Proof, CreateError> {
+    async fn create_account(
+        &self,
+        name: &Name,
+        password: &Password,
+        _origin: &Origin,
+    ) -> Result<Proof, CreateError> {
         let hash = self.passwords.hash(self.passwords.place()?, password).await?;
         let create = pipe().cmd("SETNX").arg(keys::account(name)).arg(&hash).to_owned();
         let (is_new,): (bool,) = self.write(&create).await?;
         if is_new { Ok(Proof::of(hash.as_bytes())) } else { Err(CreateError::Taken) }
     }
 
-    async fn check_password(&self, name: &Name, password: &Password) -> Result<Proof, LoginError> {
+    async fn check_password(
+        &self,
+        name: &Name,
+        password: &Password,
+        _origin: &Origin,
+    ) -> Result<Proof, LoginError> {
         let place = self.passwords.place()?;
         let look = pipe().cmd("GET").arg(keys::account(name)).to_owned();
         let (hash,): (Option<String>,) = self.read(&look).await?;
@@ -161,6 +171,7 @@ impl Network for Retwis {
         _name: &Name,
         _password: &Password,
         _new: &Password,
+        _origin: &Origin,
     ) -> Result<Changed, LoginError> {
         Err(Failure::Broken("Retwis does not change passwords".to_owned()).into())
     }

@@ -6,6 +6,7 @@
 mod accounts;
 mod deletions;
 mod edges;
+mod logins;
 mod posts;
 mod sessions;
 mod timeline;
@@ -14,6 +15,7 @@ mod waiters;
 
 use super::error::{CreateError, Failure, FollowError, LoginError, PostError, SessionError};
 use super::name::{Name, Password};
+use super::origin::Origin;
 use super::passwords::Passwords;
 use super::post::{NewPost, PostId, PostKey, Shown};
 use super::session::{Changed, Proof, Session, SessionKey};
@@ -269,12 +271,22 @@ fn limited(limit: u32) -> u32 {
 
 #[async_trait]
 impl Network for Perdura {
-    async fn create_account(&self, name: &Name, password: &Password) -> Result<Proof, CreateError> {
-        self.create(name, password).await
+    async fn create_account(
+        &self,
+        name: &Name,
+        password: &Password,
+        origin: &Origin,
+    ) -> Result<Proof, CreateError> {
+        self.create(name, password, origin).await
     }
 
-    async fn check_password(&self, name: &Name, password: &Password) -> Result<Proof, LoginError> {
-        self.check(name, password).await
+    async fn check_password(
+        &self,
+        name: &Name,
+        password: &Password,
+        origin: &Origin,
+    ) -> Result<Proof, LoginError> {
+        self.check(name, password, origin).await
     }
 
     async fn change_password(
@@ -282,8 +294,9 @@ impl Network for Perdura {
         name: &Name,
         password: &Password,
         new: &Password,
+        origin: &Origin,
     ) -> Result<Changed, LoginError> {
-        self.change(name, password, new).await
+        self.change(name, password, new, origin).await
     }
 
     async fn delete_account(&self, name: &Name, proof: &Proof) -> Result<bool, Failure> {
