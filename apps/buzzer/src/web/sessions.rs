@@ -1,5 +1,8 @@
 //! Where sessions are kept: with the network, under a hash of their ids.
 
+#[cfg(test)]
+mod stub;
+
 use super::visitor;
 use crate::network::{Failure, Name, Network, Proof, Session, SessionError, SessionKey};
 use async_trait::async_trait;
@@ -18,8 +21,14 @@ pub(super) const OWNER: &str = "name";
 /// ... and the proof of his password, as it was when he logged in.
 pub(super) const PROOF: &str = "proof";
 
-/// A session ends when it was not used for so long.
+/// ... and when he did so, milliseconds since 1970.
+pub(super) const BEGUN: &str = "begun_ms";
+
+/// A session ends when it was not used for so long, ...
 const SESSION_DAYS: i64 = 14;
+
+/// ... and so long after it began in any case: who has come by the cookie of somebody who comes every day does not have it for ever.
+const MOST_MS: u64 = 90 * 86_400_000;
 
 /// So many are written again at a time; they may wait for a partition that is down.
 const WRITTEN_AT_A_TIME: usize = 64;
@@ -61,10 +70,13 @@ fn session_of(record: &Record) -> Result<Session> {
     let owner = record.data.get(OWNER).and_then(|name| name.as_str()).unwrap_or_default();
     let owner = Name::new(owner).map_err(|error| Error::Encode(error.to_string()))?;
     let expires_ms = record.expiry_date.unix_timestamp_nanos() / 1_000_000;
+    let expires_ms = u64::try_from(expires_ms).unwrap_or(0);
+    let begun_ms = record.data.get(BEGUN).and_then(|begun| begun.as_u64());
+    let latest_ms = begun_ms.map_or(u64::MAX, |begun_ms| begun_ms.saturating_add(MOST_MS));
     let content = serde_json::to_vec(&record.data);
     Ok(Session {
         owner,
-        expires_ms: u64::try_from(expires_ms).unwrap_or(0),
+        expires_ms: expires_ms.min(latest_ms),
         content: content.map(Bytes::from).map_err(|error| Error::Encode(error.to_string()))?,
     })
 }
@@ -80,10 +92,19 @@ fn record_of(id: Id, session: &Session) -> Result<Record> {
     })
 }
 
+/// An id of 128 bits by chance: none comes twice, and nobody guesses one. From the system's source, as all tokens are: what the sessions' layer draws comes from a
+/// generator in this process.
+fn new_id() -> Result<Id> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(failed)?;
+    Ok(Id(i128::from_be_bytes(bytes)))
+}
+
 #[async_trait]
 impl SessionStore for Kept {
-    // Ids are of 128 bits by chance: none comes twice.
+    // Every session gets its id here: the layer takes what stands in the record afterwards.
     async fn create(&self, record: &mut Record) -> Result<()> {
+        record.id = new_id()?;
         let proof = record.data.get(PROOF).cloned().map(serde_json::from_value).transpose();
         let proof: Option<Proof> = proof.map_err(|error| Error::Encode(error.to_string()))?;
         let (key, session) = (key_of(&record.id), session_of(record)?);
@@ -147,6 +168,52 @@ mod tests {
         let session = session_of(&record).unwrap();
         assert_eq!(session.owner.as_str(), "alice");
         assert_eq!(record_of(record.id, &session).unwrap(), record);
+    }
+
+    fn record(data: &[(&str, serde_json::Value)], expires_s: i64) -> Record {
+        let data = data.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        let expiry_date = OffsetDateTime::from_unix_timestamp(expires_s).unwrap();
+        Record { id: Id(1), data, expiry_date }
+    }
+
+    #[test]
+    fn one_that_is_used_ends_all_the_same() {
+        let end_ms = |begun: Option<u64>| {
+            let begun = begun.map(|begun_ms| (BEGUN, begun_ms.into()));
+            let data: Vec<_> = begun.into_iter().chain([(OWNER, "alice".into())]).collect();
+            session_of(&record(&data, 1_900_000_000)).unwrap().expires_ms
+        };
+        let expires_ms = 1_900_000_000_000;
+        assert_eq!(end_ms(None), expires_ms);
+        assert_eq!(end_ms(Some(expires_ms - MOST_MS + 5)), expires_ms);
+        assert_eq!(end_ms(Some(expires_ms - MOST_MS - 5)), expires_ms - 5);
+        assert_eq!(end_ms(Some(u64::MAX)), expires_ms);
+    }
+
+    #[tokio::test]
+    async fn the_system_draws_their_ids() {
+        let network = Arc::new(stub::OnlySessions::default());
+        let kept = Kept::with(Arc::clone(&network) as _);
+        let keys = || network.kept().into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+        // What the layer drew is not looked at.
+        let drawn = record(&[(OWNER, "alice".into())], 1_900_000_000);
+        let (mut one, mut other) = (drawn.clone(), drawn);
+        kept.create(&mut one).await.unwrap();
+        kept.create(&mut other).await.unwrap();
+        assert!(one.id != Id(1) && other.id != Id(1) && one.id != other.id);
+        assert_eq!(keys(), [key_of(&one.id), key_of(&other.id)]);
+        // The cookie says what was drawn here, also where another session takes the place of one.
+        kept.delete(&one.id).await.unwrap();
+        kept.delete(&other.id).await.unwrap();
+        let session = tower_sessions::Session::new(None, Arc::new(kept), Some(expiry()));
+        let mut before = None;
+        for name in ["alice", "bob"] {
+            visitor::log_in(&session, &Name::new(name).unwrap(), None).await.unwrap();
+            session.save().await.unwrap();
+            assert_eq!(keys(), [key_of(&session.id().unwrap())]);
+            assert_ne!(session.id(), before);
+            before = session.id();
+        }
     }
 
     #[test]

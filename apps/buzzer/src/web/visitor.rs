@@ -4,7 +4,7 @@
 //! can set or read, so that nothing is kept of them.
 
 use super::Shared;
-use super::sessions::{OWNER, PROOF, key_of};
+use super::sessions::{BEGUN, OWNER, PROOF, key_of};
 use super::trouble::Trouble;
 use crate::network::{Failure, Name, Origin, Proof};
 use axum::http::HeaderMap;
@@ -64,6 +64,10 @@ pub(crate) async fn find(session: &Session) -> Result<Option<Viewer>, Failure> {
     let now_ms = now_ms();
     if u128::from(now_ms.saturating_sub(seen_ms)) >= WRITTEN_AGAIN.as_millis() {
         session.insert(SEEN, now_ms).await.map_err(failed)?;
+        if session.get::<u64>(BEGUN).await.map_err(failed)?.is_none() {
+            // It is from before sessions said when they began.
+            session.insert(BEGUN, now_ms).await.map_err(failed)?;
+        }
     }
     Ok(Some(Viewer { name, csrf }))
 }
@@ -97,7 +101,9 @@ pub(crate) async fn log_in(
         session.insert(PROOF, proof).await.map_err(failed)?;
     }
     session.insert(CSRF, token()?).await.map_err(failed)?;
-    session.insert(SEEN, now_ms()).await.map_err(failed)
+    let now_ms = now_ms();
+    session.insert(BEGUN, now_ms).await.map_err(failed)?;
+    session.insert(SEEN, now_ms).await.map_err(failed)
 }
 
 /// What was asked for is done, and whoever asked for it is not logged in.
@@ -258,6 +264,36 @@ mod tests {
         assert!(find(&page(id)).await.unwrap().is_none());
         log_out(&session).await.unwrap();
         assert!(store.0.lock().unwrap().0.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_session_keeps_its_beginning() {
+        let store = Arc::new(One::default());
+        let page = |id| Session::new(id, Arc::clone(&store), None);
+        let begun_ms = || {
+            let kept = store.0.lock().unwrap();
+            kept.0.as_ref().unwrap().data.get(BEGUN).and_then(|begun| begun.as_u64())
+        };
+        let session = page(None);
+        let before_ms = now_ms();
+        log_in(&session, &Name::new("alice").unwrap(), None).await.unwrap();
+        end_page(&session).await;
+        assert!(begun_ms() >= Some(before_ms));
+        let id = session.id();
+        // One that is written again has the same beginning; one that has none, as those of former versions, gets one then.
+        for (begun, after) in [(Some(7), Some(7)), (None, Some(before_ms))] {
+            let session = page(id);
+            session.insert(SEEN, 0).await.unwrap();
+            match begun {
+                Some(begun_ms) => session.insert(BEGUN, begun_ms).await.unwrap(),
+                None => drop(session.remove_value(BEGUN).await.unwrap()),
+            }
+            end_page(&session).await;
+            let session = page(id);
+            find(&session).await.unwrap().unwrap();
+            end_page(&session).await;
+            assert!(if begun.is_some() { begun_ms() == after } else { begun_ms() >= after });
+        }
     }
 
     #[test]
