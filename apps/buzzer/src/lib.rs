@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod doors;
 pub mod network;
+mod places;
 pub mod serve;
 pub mod web;

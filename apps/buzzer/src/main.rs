@@ -19,6 +19,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// How often a store that does not answer yet is asked.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// With fewer descriptors than these it says so.
+const FEW_DESCRIPTORS: u64 = 4_096;
+
 /// Buzzer, a social network whose whole state is in a Perdura cluster
 #[derive(Parser)]
 #[command(version, max_term_width = 100)]
@@ -58,7 +61,10 @@ struct Serve {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Let cookies go over plain HTTP: for loopback only
+    /// Where those who run it find /metrics, /live, and /health with what is wrong; keep it from the public
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    internal_listen: Option<SocketAddr>,
+    /// Let cookies go over plain HTTP: for loopback only. Without --internal-listen metrics are served there then
     #[arg(long)]
     insecure_cookies: bool,
     /// Whoever comes is named by the last entry of X-Forwarded-For, which a trusted proxy wrote
@@ -144,16 +150,33 @@ fn told_to_stop() -> Result<impl Future<Output = ()> + Send + 'static> {
     })
 }
 
+async fn listen(address: SocketAddr, option: &str) -> Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "cannot listen on {address}; stop what uses the port, or give another with {option}"
+        )
+    })
+}
+
+/// As many descriptors as this process may have at most, and how many it has then.
+fn raise_descriptors() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // It goes on with what it has.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 async fn run_server(arguments: Serve) -> Result<()> {
     start_logs(arguments.logs, arguments.verbose);
     let stop = told_to_stop()?;
     let address = arguments.listen;
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!(
-            "cannot listen on {address}; stop what uses the port, or give another with --listen"
-        )
-    })?;
-    let address = listener.local_addr()?;
+    let public = listen(address, "--listen").await?;
+    let address = public.local_addr()?;
+    let internal = match arguments.internal_listen {
+        Some(address) => Some(listen(address, "--internal-listen").await?),
+        None => None,
+    };
     if arguments.insecure_cookies && !address.ip().is_loopback() {
         tracing::warn!(
             "--insecure-cookies, and others can reach {address}: whoever listens on the way can be whoever logs in"
@@ -166,7 +189,20 @@ async fn run_server(arguments: Serve) -> Result<()> {
         logins_per_minute: arguments.logins_per_minute,
         signups_per_hour: arguments.signups_per_hour,
         writes_per_hour: arguments.writes_per_hour,
+        public_metrics: arguments.insecure_cookies && internal.is_none(),
     };
+    let (descriptors, of_store) = (raise_descriptors(), network.connections());
+    let connections = serve::connections(descriptors, of_store);
+    if descriptors < FEW_DESCRIPTORS {
+        tracing::warn!(
+            descriptors,
+            connections,
+            "few descriptors, and so few connections at a time: raise the hard limit (`ulimit -Hn`, LimitNOFILE)"
+        );
+    }
+    if let Some(internal) = &internal {
+        tracing::info!("metrics and health are at http://{}", internal.local_addr()?);
+    }
     let partitions = network.partitions();
     let (asked, since) = (Arc::clone(&network), Instant::now());
     tokio::spawn(async move {
@@ -182,7 +218,8 @@ async fn run_server(arguments: Serve) -> Result<()> {
         println!("Buzzer is at http://{address}");
     });
     let counters = serve::store_counters(&network);
-    serve::serve(network, counters, settings, listener, stop).await
+    let listeners = serve::Listeners { public, internal };
+    serve::serve(network, counters, settings, (listeners, connections), stop).await
 }
 
 async fn run_deletions(arguments: Deletions) -> Result<()> {

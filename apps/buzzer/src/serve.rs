@@ -1,11 +1,13 @@
 //! Serving the application until it is told to stop.
 
+pub use crate::doors::{Bounds, connections};
+
+use crate::doors;
 use crate::network::{Network, Perdura};
-use crate::web::{self, Counters, Read, Settings};
+use crate::web::{self, Counters, Read, Routers, Settings};
 use ::perdura::transactions::Counters as Store;
 use anyhow::{Context, Result};
 use futures_util::FutureExt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -110,26 +112,44 @@ pub async fn finish_deletions(network: &dyn Network) -> Result<usize> {
     }
 }
 
-/// Serves on a listener until `stop` is done, and ends what is under way then.
+/// Connections of those who run it.
+const INTERNAL_CONNECTIONS: usize = 64;
+
+/// Where it listens.
+pub struct Listeners {
+    /// For everybody.
+    pub public: TcpListener,
+    /// For those who run it, if anywhere.
+    pub internal: Option<TcpListener>,
+}
+
+/// Serves on listeners until `stop` is done, and ends what is under way then.
 ///
 /// # Errors
-/// When it cannot begin, or the listener fails.
+/// When it cannot begin.
 pub async fn serve(
     network: Arc<dyn Network>,
     counters: Counters,
     settings: Settings,
-    listener: TcpListener,
+    (listeners, connections): (Listeners, usize),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let (asked, (stopping, stopped)) = (Arc::new(Notify::new()), watch::channel(false));
-    let router = web::router(Arc::clone(&network), settings, counters, Arc::clone(&asked))?;
+    let bounds = Bounds { connections, behind_proxy: settings.behind_proxy };
+    let routers = web::router(Arc::clone(&network), settings, counters, Arc::clone(&asked));
+    let Routers { public, internal } = routers.context("the metrics cannot be made")?;
     let deleting = tokio::spawn(delete_accounts(Arc::clone(&network), asked, stopped.clone()));
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
+    if let Some(listener) = listeners.internal {
+        let bounds = Bounds { connections: INTERNAL_CONNECTIONS, behind_proxy: false };
+        // It goes with the process: whoever looks sees it until then.
+        tokio::spawn(doors::accept(listener, internal, bounds, stopped.clone()));
+    }
+    tokio::spawn(async move {
         stop.await;
         tracing::info!("stopping: what is under way is still answered");
         let _ = stopping.send(true);
     });
+    let serving = doors::accept(listeners.public, public, bounds, stopped.clone());
     let mut late = stopped;
     let too_late = async {
         let _ = late.wait_for(|stopping| *stopping).await;
@@ -138,7 +158,7 @@ pub async fn serve(
     .fuse();
     tokio::pin!(too_late);
     tokio::select! {
-        served = async { serving.await } => served.context("serving")?,
+        () = serving => {}
         () = &mut too_late => {
             tracing::warn!("some requests were not answered in time");
             deleting.abort();

@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "what only others use is used by nobody here")]
 
 mod api;
+mod doors;
 mod network;
+mod places;
 mod serve;
 mod web;

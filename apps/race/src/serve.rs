@@ -10,6 +10,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// More than the generator has.
+const CONNECTIONS: usize = 4_096;
+
 /// Serve Buzzer's pages and its API over Retwis on Redis; `run` starts it
 #[derive(Args)]
 pub struct Serve {
@@ -41,12 +44,14 @@ pub async fn run(arguments: Serve) -> Result<()> {
         logins_per_minute: 30,
         signups_per_hour: 100,
         writes_per_hour: WRITES_PER_HOUR,
+        public_metrics: true,
     };
+    let listeners = serve::Listeners { public: listener, internal: None };
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    serve::serve(Arc::new(network), Vec::new(), settings, listener, stop).await
+    serve::serve(Arc::new(network), Vec::new(), settings, (listeners, CONNECTIONS), stop).await
 }

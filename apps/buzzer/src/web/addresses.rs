@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// Counts tries of each address.
 pub(crate) struct Addresses(Tries<IpAddr>);
 
-/// What stands for all addresses of the same one: who has IPv6 has 2^64 addresses.
-pub(super) fn together(address: IpAddr) -> IpAddr {
+/// The network of an address: one who has IPv6 has 2^64 addresses.
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => {
             let [a, b, c, d, ..] = six.segments();
@@ -26,7 +26,7 @@ impl Addresses {
 
     /// Counts a try; if it is one too many, for how long there are to be no more.
     pub(crate) fn count(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
-        self.0.count(together(address), now)
+        self.0.count(network_of(address), now)
     }
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_one_network_count_together() {
+    fn addresses_of_one_network_count_network_of() {
         let addresses = Addresses::new(1, Duration::from_secs(60));
         let now = Instant::now();
         assert!(addresses.count("2001:db8::1".parse().unwrap(), now).is_ok());

@@ -1,34 +1,60 @@
 //! What holds for all requests, whatever they ask for.
 
+use super::Shared;
 use super::trouble::Trouble;
 use super::visitor::{NoSession, is_ours};
 use crate::api::ApiError;
-use axum::body::HttpBody;
-use axum::extract::{Request, State};
+use crate::places::NoPlace;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, RETRY_AFTER, SET_COOKIE,
-    X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, RETRY_AFTER,
+    SET_COOKIE, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Requests that are under way at a time. What is beyond is turned away at once, so that the rest is served.
-const AT_A_TIME: usize = 1024;
+pub(super) const AT_A_TIME: usize = 1024;
+
+/// Bytes of a body: a post, with room for how browsers write it.
+const BODY_BYTES: usize = 16 * 1024;
+
+/// So long it may take to come.
+const BODY: Duration = Duration::from_secs(10);
 
 /// Nothing from anywhere else, and nothing that is written into a page.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Room for requests.
-#[derive(Clone)]
-pub(super) struct Room(Arc<Semaphore>);
+/// Whether something is done for whoever is at the other end of a connection, rather than that it is waited for him.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Busy(Arc<AtomicUsize>);
 
-impl Default for Room {
-    fn default() -> Room {
-        Room(Arc::new(Semaphore::new(AT_A_TIME)))
+/// Something that is done, until it is dropped.
+pub(crate) struct Doing(Busy);
+
+impl Busy {
+    pub(crate) fn begin(&self) -> Doing {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Doing(self.clone())
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -36,19 +62,63 @@ fn is_api(request: &Request) -> bool {
     request.uri().path().starts_with("/api/v1")
 }
 
-/// Turns away what there is no room for.
-pub(super) async fn bounded(State(room): State<Room>, request: Request, next: Next) -> Response {
-    if let Ok(_room) = room.0.try_acquire() {
-        return next.run(request).await;
-    }
-    let mut response = if is_api(&request) {
-        ApiError::busy("too many requests at this moment; nothing happened; try again")
-            .into_response()
+/// What is said, as a page or as JSON.
+fn said(is_api: bool, status: StatusCode, code: &'static str, title: &str, text: &str) -> Response {
+    if is_api {
+        ApiError::new(status, code, text).into_response()
     } else {
-        let text = "Too many requests are under way. Nothing was changed. Try again in a moment.";
-        Trouble::new(StatusCode::SERVICE_UNAVAILABLE, "Not available at this moment", text)
-            .into_response()
+        Trouble::new(status, title, text).into_response()
+    }
+}
+
+/// The body, all of it, or why there is none.
+async fn body_of(body: Body, is_api: bool) -> Result<Bytes, Response> {
+    let refused = |status, title, text| said(is_api, status, "invalid", title, text);
+    match timeout(BODY, Limited::new(body, BODY_BYTES).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(refused(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "Too much",
+            "This is more than anybody can send. Nothing was done.",
+        )),
+        Ok(Err(_)) => {
+            let text = "What was sent broke off. Nothing was done.";
+            Err(refused(StatusCode::BAD_REQUEST, "Not understood", text))
+        }
+        Err(_) => {
+            let text = "What was sent did not come to its end in time. Nothing was done.";
+            let mut response = refused(StatusCode::REQUEST_TIMEOUT, "Too slow", text);
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            Err(response)
+        }
+    }
+}
+
+/// Turns away what there is no room for. That is looked at when all of the request is there: whoever sends one slowly keeps nobody out.
+pub(super) async fn bounded(State(app): State<Shared>, request: Request, next: Next) -> Response {
+    let is_api = is_api(&request);
+    let (mut parts, body) = request.into_parts();
+    let body = match body_of(body, is_api).await {
+        Ok(body) => body,
+        Err(response) => return response,
     };
+    let busy = parts.extensions.remove::<Busy>();
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    let peer = peer.map_or(SocketAddr::from(([0, 0, 0, 0], 0)), |peer| peer.0);
+    let text = match app.room.take(app.address(peer, &parts.headers)) {
+        Ok(_place) => {
+            let _doing = busy.as_ref().map(Busy::begin);
+            return next.run(Request::from_parts(parts, Body::from(body))).await;
+        }
+        Err(NoPlace::Share) => {
+            "Too many requests from your network are under way. Nothing was changed. Try again in a moment."
+        }
+        Err(NoPlace::Full) => {
+            "Too many requests are under way. Nothing was changed. Try again in a moment."
+        }
+    };
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let mut response = said(is_api, status, "unavailable", "Not available at this moment", text);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }

@@ -1,7 +1,7 @@
 //! The network as pages, and as JSON (`api`).
 //!
-//! What every request goes through, from the outside in: metrics, headers, a bound on how many there are at a time, whether what changes something comes from a page
-//! of ours, and the session. The cookie of a session says nothing; what is in it is with the network, and is written when somebody logs in and then at most hourly.
+//! What every request goes through, from the outside in: metrics, headers, its body to the end, a bound on how many there are at a time, whether what changes something
+//! comes from a page of ours, and the session. The cookie of a session says nothing; what is in it is with the network, and is written when somebody logs in and then at most hourly.
 
 mod accounts;
 mod addresses;
@@ -20,9 +20,9 @@ pub(crate) mod visitor;
 mod writes;
 
 use crate::network::{Changed, Failure, LoginError, Name, Network, Origin, Password, Proof};
-use addresses::{Addresses, together};
+use crate::places::Places;
+use addresses::Addresses;
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
@@ -36,11 +36,10 @@ use tracing::Instrument;
 use writes::Writes;
 
 pub(crate) use accounts::delete_account_of;
+pub(crate) use addresses::network_of;
+pub(crate) use guard::Busy;
 pub use metrics::{Counters, Read};
 pub use sessions::open_session;
-
-/// Bytes of a body: a post, with room for how browsers write it.
-const BODY_BYTES: usize = 16 * 1024;
 
 /// Where proxies write whom they speak for.
 const FORWARDED: &str = "x-forwarded-for";
@@ -61,6 +60,16 @@ pub struct Settings {
     pub signups_per_hour: u32,
     /// Posts, follows, and ends of both that an account may write in an hour.
     pub writes_per_hour: u32,
+    /// Metrics are for everybody: on loopback only. Else they are where [`Routers::internal`] is served.
+    pub public_metrics: bool,
+}
+
+/// What is served, and where.
+pub struct Routers {
+    /// To everybody.
+    pub public: Router,
+    /// To those who run it: health with what is wrong, and metrics.
+    pub internal: Router,
 }
 
 /// What all requests share.
@@ -70,6 +79,8 @@ pub(crate) struct App {
     logins: Addresses,
     signups: Addresses,
     pub(crate) writes: Writes,
+    /// Places of requests that are under way.
+    room: Arc<Places>,
     /// Told when an account is to be deleted.
     pub(crate) deletions: Arc<Notify>,
     health: health::Health,
@@ -129,7 +140,7 @@ impl App {
 
     /// Where whoever shows a password is, if he is not logged in.
     pub(crate) fn origin(&self, peer: SocketAddr, headers: &HeaderMap) -> Origin {
-        Origin::Network(together(self.address(peer, headers)))
+        Origin::Network(network_of(self.address(peer, headers)))
     }
 
     /// Counts a login that is tried, or says for how long there are to be none from there.
@@ -200,13 +211,14 @@ pub fn router(
     settings: Settings,
     counters: Counters,
     deletions: Arc<Notify>,
-) -> Result<Router, prometheus::Error> {
+) -> Result<Routers, prometheus::Error> {
     let metrics = Arc::new(metrics::Metrics::new(counters)?);
     let minute = Duration::from_secs(60);
     let app = Arc::new(App {
         logins: Addresses::new(settings.logins_per_minute, minute),
         signups: Addresses::new(settings.signups_per_hour, 60 * minute),
         writes: Writes::new(settings.writes_per_hour),
+        room: Places::new(guard::AT_A_TIME),
         health: health::Health::default(),
         odd_proxy: Once::new(),
         network: Arc::clone(&network),
@@ -222,18 +234,28 @@ pub fn router(
         .with_path("/")
         .with_expiry(sessions::expiry());
     let with_sessions = pages().nest("/api/v1", crate::api::routes()).layer(sessions);
-    Ok(with_sessions
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
+    let operated = || {
+        Router::new()
+            .route("/live", get(health::live))
+            .route("/metrics", get(metrics::answer).with_state(Arc::clone(&metrics)))
+    };
+    let internal = operated().route("/health", get(health::detailed)).with_state(Arc::clone(&app));
+    // These are answered however many requests there are.
+    let apart = if app.settings.public_metrics {
+        operated()
+    } else {
+        Router::new().route("/live", get(health::live))
+    };
+    let public = with_sessions
         .layer(from_fn(guard::only_ours))
         .merge(assets::routes())
-        .layer(from_fn_with_state(guard::Room::default(), guard::bounded))
-        // These are answered however many requests there are.
-        .route("/live", get(health::live))
+        .layer(from_fn_with_state(Arc::clone(&app), guard::bounded))
+        .merge(apart)
         .route("/health", get(health::answer))
-        .route("/metrics", get(metrics::answer).with_state(Arc::clone(&metrics)))
         .layer(from_fn(guard::headers))
         .layer(from_fn_with_state(metrics, metrics::count))
-        .with_state(app))
+        .with_state(app);
+    Ok(Routers { public, internal })
 }
 
 #[cfg(test)]

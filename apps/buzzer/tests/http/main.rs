@@ -1,9 +1,11 @@
 //! The program over HTTP, on real servers of a cluster of two partitions.
 
 mod accounts;
+mod attacks;
 mod browser;
 mod causality;
 mod deletions;
+mod doors;
 mod failures;
 mod guesses;
 mod mix;

@@ -126,7 +126,17 @@ impl World {
         World::start_serving(&[])
     }
 
+    /// With so many descriptors for the application.
+    pub fn start_with_descriptors(descriptors: u64) -> World {
+        World::start_limited(&["--insecure-cookies"], Some(descriptors))
+    }
+
     fn start_serving(options: &[&str]) -> World {
+        World::start_limited(options, None)
+    }
+
+    /// With so many descriptors for the application, if that is told.
+    pub fn start_limited(options: &[&str], descriptors: Option<u64>) -> World {
         let dir = tempfile::tempdir().unwrap();
         let mut dev = Command::new(perdura());
         dev.arg("dev").arg(dir.path().join("cluster")).args(["--crash", "1", "--partitions", "2"]);
@@ -138,7 +148,7 @@ impl World {
         assert_eq!(servers.len(), 2 * OF_A_PARTITION);
         let (restarted, url) = (Vec::new(), String::new());
         let mut world = World { app: None, restarted, cluster, servers, url, dir };
-        world.serve(options);
+        world.serve(options, descriptors);
         world
     }
 
@@ -157,11 +167,19 @@ impl World {
 
     /// Starts the application again.
     pub fn start_app(&mut self, options: &[&str]) {
-        self.serve(&[&["--insecure-cookies"], options].concat());
+        self.serve(&[&["--insecure-cookies"], options].concat(), None);
     }
 
-    fn serve(&mut self, options: &[&str]) {
-        let mut serve = buzzer();
+    fn serve(&mut self, options: &[&str], descriptors: Option<u64>) {
+        let mut serve = match descriptors {
+            None => buzzer(),
+            Some(descriptors) => {
+                let mut limited = Command::new("sh");
+                limited.arg("-c").arg(format!("ulimit -n {descriptors}; exec \"$0\" \"$@\""));
+                limited.arg(buzzer().get_program());
+                limited
+            }
+        };
         serve.args(["serve", "--listen", "127.0.0.1:0", "--cluster"]);
         serve.arg(self.cluster()).args(options);
         let mut app = Process::start(serve, self.dir.path().join("app.txt"));

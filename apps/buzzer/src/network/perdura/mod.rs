@@ -57,6 +57,7 @@ pub struct Perdura {
     waiters: Waiters,
     /// A key of each partition.
     probes: Vec<Bytes>,
+    connections: usize,
 }
 
 /// Why there is no network on a cluster.
@@ -170,10 +171,16 @@ impl Perdura {
         let probes = probes(&groups)?;
         let key = connect::key(Path::new(&key), first).map_err(|error| files(&error))?;
         let store = connect_store(&groups, &key).map_err(|error| files(&error))?;
-        Ok(Perdura::over(store, settings.timeout, probes)?)
+        let connections = groups.iter().map(|group| group.replicas.len()).sum();
+        Ok(Perdura::over(store, settings.timeout, probes, connections)?)
     }
 
-    fn over(store: StoreClient, timeout: Duration, probes: Vec<Bytes>) -> Result<Perdura, Failure> {
+    fn over(
+        store: StoreClient,
+        timeout: Duration,
+        probes: Vec<Bytes>,
+        connections: usize,
+    ) -> Result<Perdura, Failure> {
         let partitions = probes.len();
         Ok(Perdura {
             store,
@@ -182,6 +189,7 @@ impl Perdura {
             turns: Turns::default(),
             waiters: Waiters::new(partitions),
             probes,
+            connections,
         })
     }
 
@@ -201,6 +209,12 @@ impl Perdura {
             StoreClient::Whole(_) => 1,
             StoreClient::Partitioned(transactions) => transactions.groups().map().partitions(),
         }
+    }
+
+    /// How many connections its client of the store has at most.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections
     }
 
     fn begin(&self) -> Builder {
