@@ -38,11 +38,12 @@ pub use split::{Part, Split};
 use attempt::Attempt;
 use perdura_client::Mode;
 use perdura_protocol::{Decode, Encode, PartitionId};
-use perdura_store::partition::{Blocker, Intent, PartitionReply, TransactionId};
+use perdura_store::partition::{Blocker, PartitionReply, TransactionId};
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
 use snapshot::Tried;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tidy::{Over, is_of_what_is_remembered};
 
 /// After so many conflicts groups are asked one after the other.
 const CONFLICTS_AT_ONCE: u32 = 2;
@@ -103,9 +104,7 @@ struct State {
     /// The last number given to a transaction.
     counter: u64,
     running: BTreeSet<u64>,
-    /// What is over, and may be remembered.
-    ended: Vec<Intent>,
-    is_tidying: bool,
+    over: Over,
     rescuing: BTreeSet<TransactionId>,
     counters: Counters,
 }
@@ -185,7 +184,7 @@ impl<G: Groups> Transactions<G> {
         }
         let mut conflicts = 0;
         let mut met = Met::default();
-        let mut stale = 0;
+        let (mut stale, mut tidied) = (0, false);
         let fast = fast && split.is_read();
         let mut snapshots = if fast { SNAPSHOTS } else { 0 };
         loop {
@@ -217,6 +216,13 @@ impl<G: Groups> Transactions<G> {
                     if self.wait(conflicts, None, deadline_ms).await.is_err() {
                         return Err(error);
                     }
+                }
+                // What is over of this process makes room.
+                Attempt::Error(TransactionError::Call(error))
+                    if !tidied && is_of_what_is_remembered(&error) =>
+                {
+                    tidied = true;
+                    self.tidy().await;
                 }
                 Attempt::Error(error) => return Err(error),
                 Attempt::Conflict(blocker) => {

@@ -3,12 +3,22 @@
 use crate::resolver::places_of;
 use crate::{Groups, Transactions};
 use futures_util::future::join_all;
-use perdura_protocol::{PartitionId, SessionId};
+use perdura_client::{CallError, Refusal};
+use perdura_protocol::{PartitionId, RefusalReason, SessionId};
 use perdura_store::partition::{Fence, Intent, PartitionCommand, PartitionReply, limits};
 use std::collections::BTreeMap;
 
-/// Transactions that are over for which it is worth the trouble.
+/// So many transactions that are over, beside those that were told in vain before, are worth the trouble at once; ...
 const WORTH: usize = 64;
+
+/// ... fewer are told after this time, milliseconds: others with the same key are to have room too.
+const TOLD_AFTER_MS: u64 = 10_000;
+
+/// After nothing could be forgotten it is tried again after so long, milliseconds, and twice as long each time ...
+const PAUSE_MS: u64 = 1_000;
+
+/// ... up to this.
+const PAUSE_AT_MOST_MS: u64 = 60_000;
 
 /// Those of a partition that does not answer are remembered by this client up to this number, and then left to the partitions.
 const MOST: usize = 4096;
@@ -19,19 +29,92 @@ const TIDYING_MS: u64 = 5_000;
 /// A session in a partition.
 type Place = (PartitionId, u64);
 
+/// What is over, and may be remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Over {
+    ended: Vec<Intent>,
+    /// How many of these were left the last time.
+    left: usize,
+    /// Nothing is told before that, and then there is such a pause.
+    told_at_ms: u64,
+    pause_ms: u64,
+    is_tidying: bool,
+    /// Somebody waits for the time to tell few.
+    is_timed: bool,
+}
+
+impl Over {
+    fn note(&mut self, intent: Intent) {
+        if self.ended.len() >= MOST {
+            self.ended.drain(..MOST / 2);
+            self.left = self.left.saturating_sub(MOST / 2);
+        }
+        self.ended.push(intent);
+    }
+
+    /// Whether to tell of them now.
+    fn is_worth_it(&self, now_ms: u64) -> bool {
+        !self.is_tidying && self.ended.len() >= self.left + WORTH && now_ms >= self.told_at_ms
+    }
+
+    /// They were told, and these are left.
+    fn told(&mut self, left: Vec<Intent>, in_vain: bool, now_ms: u64) {
+        self.left = left.len();
+        self.ended.extend(left);
+        self.is_tidying = false;
+        let next_ms = (2 * self.pause_ms).clamp(PAUSE_MS, PAUSE_AT_MOST_MS);
+        self.pause_ms = if in_vain { next_ms } else { 0 };
+        self.told_at_ms = now_ms + self.pause_ms;
+    }
+}
+
+/// Whether a part was refused since too much is remembered of the client there.
+pub(crate) fn is_of_what_is_remembered(error: &CallError) -> bool {
+    let CallError::Refused { reason: Refusal::Ordered(RefusalReason::Service(why)), .. } = error
+    else {
+        return false;
+    };
+    why.contains("transactions of this client are remembered")
+}
+
 impl<G: Groups> Transactions<G> {
     /// A transaction is over.
     pub(crate) fn note_ended(&self, intent: Intent) {
+        let now_ms = self.groups().now_ms();
         let mut state = self.inner.state();
-        if state.ended.len() >= MOST {
-            state.ended.drain(..MOST / 2);
-        }
-        state.ended.push(intent);
-        if state.ended.len() >= WORTH && !state.is_tidying {
-            state.is_tidying = true;
+        state.over.note(intent);
+        if state.over.is_worth_it(now_ms) {
+            state.over.is_tidying = true;
             drop(state);
             let this = self.clone();
             self.groups().spawn(Box::pin(async move { this.tidy().await }));
+        } else if !state.over.is_timed {
+            state.over.is_timed = true;
+            drop(state);
+            let this = self.clone();
+            self.groups().spawn(Box::pin(async move { this.tidy_in_time().await }));
+        }
+    }
+
+    /// Tells what is over when it is time, until nothing is left.
+    async fn tidy_in_time(&self) {
+        loop {
+            let told_at_ms = self.inner.state().over.told_at_ms;
+            let wait_ms = told_at_ms.saturating_sub(self.groups().now_ms()).max(TOLD_AFTER_MS);
+            self.groups().sleep(wait_ms).await;
+            {
+                let mut state = self.inner.state();
+                let over = &mut state.over;
+                if over.ended.is_empty() && !over.is_tidying {
+                    over.is_timed = false;
+                    return;
+                }
+                if over.is_tidying {
+                    continue;
+                }
+                over.is_tidying = true;
+            }
+            self.tidy().await;
         }
     }
 
@@ -46,21 +129,21 @@ impl<G: Groups> Transactions<G> {
     pub async fn tidy(&self) {
         let (ended, lowest) = {
             let mut state = self.inner.state();
-            state.is_tidying = true;
+            state.over.is_tidying = true;
             let lowest = state.running.first().copied().unwrap_or(state.counter + 1);
-            (std::mem::take(&mut state.ended), lowest)
+            (std::mem::take(&mut state.over.ended), lowest)
         };
         let deadline_ms = self.groups().now_ms() + TIDYING_MS;
-        let (_, fences) = self.forget(&ended, lowest, deadline_ms).await;
+        let (forgotten, fences) = self.forget(&ended, lowest, deadline_ms).await;
         let is_over = |intent: &Intent| {
             intent.participants.iter().all(|one| {
                 let fence = fences.get(&(one.partition, one.nonce));
                 fence.is_some_and(|fence| fence.below > intent.counter)
             })
         };
-        let mut state = self.inner.state();
-        state.ended.extend(ended.into_iter().filter(|intent| !is_over(intent)));
-        state.is_tidying = false;
+        let left: Vec<Intent> = ended.into_iter().filter(|intent| !is_over(intent)).collect();
+        let in_vain = forgotten == 0 && !left.is_empty();
+        self.inner.state().over.told(left, in_vain, self.groups().now_ms());
     }
 
     /// Has the partitions forget transactions of one client that are over, as far as its sessions are fenced off everywhere. Those of this

@@ -199,6 +199,36 @@ fn partitions_forget_what_is_over() {
     assert_eq!(client.counters().forgotten, 400);
 }
 
+/// However few they are: another process with the same key is to have room.
+#[test]
+fn what_is_over_is_told_in_time() {
+    let shared = Partitions::new(2, 5);
+    let client = client(&shared, 1);
+    transact(&shared, &client, vec![write("a1", "1"), write("b1", "1")]).unwrap();
+    assert_eq!(client.counters().forgotten, 0);
+    let waiting = client.clone();
+    run_one(&shared, async move { waiting.groups().sleep(11 * SECONDS).await });
+    assert_eq!(client.counters().forgotten, 2);
+    assert!(!lock(&shared).remembers(PartitionId(0), client.groups().session_in(PartitionId(0))));
+}
+
+/// What it has ended itself makes room for one more.
+#[test]
+fn who_has_too_much_remembered_says_what_is_over() {
+    let shared = Partitions::new(2, 5);
+    let (ours, other) = (client(&shared, 1), client_in(&shared, 1, 50));
+    let both = |value: &str| vec![write("a1", value), write("b1", value)];
+    transact(&shared, &ours, both("1")).unwrap();
+    run_one(&shared, async move {
+        for number in 1..u64::from(limits::RECORDS_PER_CLIENT) {
+            let present = Operation::Insert { key: bytes("a1"), value: bytes("1") };
+            prepare_first(other.clone(), vec![present, write("b2", "1")], number).await;
+        }
+    });
+    let written = vec![OperationResult::Written; 2];
+    assert_eq!(transact(&shared, &ours, both("2")), committed(written));
+}
+
 /// Else a client could do nothing any more, in partitions that answer, some thousand transactions later.
 #[test]
 fn partitions_forget_what_is_over_though_another_one_is_down() {
@@ -321,10 +351,24 @@ async fn intent_of(client: &Transactions<Way>, split: &Split, counter: u64) -> I
 
 /// Prepares writes everywhere, and ends nothing.
 async fn prepare_only(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
+    prepare_in(client, operations, counter, usize::MAX).await;
+}
+
+/// The same where its first part is.
+async fn prepare_first(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
+    prepare_in(client, operations, counter, 1).await;
+}
+
+async fn prepare_in(
+    client: Transactions<Way>,
+    operations: Vec<Operation>,
+    counter: u64,
+    most: usize,
+) {
     let deadline_ms = client.groups().now_ms() + 10 * SECONDS;
     let split = Split::of(client.groups().map(), Transaction { operations });
     let intent = intent_of(&client, &split, counter).await;
-    for part in &split.parts {
+    for part in split.parts.iter().take(most) {
         let (intent, operations) = (intent.clone(), part.operations.clone());
         let prepare = PartitionCommand::Prepare { intent, operations };
         client.ask(part.partition, &prepare, deadline_ms).await.unwrap();
@@ -358,6 +402,86 @@ fn what_all_have_voted_on_is_ended_though_clocks_of_partitions_stand_still() {
     assert_eq!(ended, 1);
     let values = vec![value("3"), value("3")];
     assert_eq!(transact(&shared, &living, vec![read("a1"), read("b1")]), committed(values));
+}
+
+/// Has clients do something in rounds while a server looks, until it has come about; true if it has within so many rounds.
+fn within_rounds(
+    shared: &Shared,
+    rounds: u64,
+    pause_ms: u64,
+    mut work: impl FnMut(u64) -> Task + Send + 'static,
+    has_come: impl Fn() -> bool + Send + 'static,
+) -> bool {
+    let mut resolver = Resolver::new(client(shared, RESOLVER), [0, 1].map(alone_with));
+    let of = Arc::clone(shared);
+    run_one(shared, async move {
+        for round in 0..rounds {
+            work(round).await;
+            resolver.look().await;
+            lock(&of).now_ms += pause_ms;
+            if has_come() {
+                return true;
+            }
+        }
+        false
+    })
+}
+
+/// However many others begin something meanwhile.
+#[test]
+fn what_a_dead_client_holds_is_found_beside_those_who_are_at_work() {
+    let shared = Partitions::new(2, 9);
+    let dead = client(&shared, 1);
+    let both = |key: &str| vec![write(&format!("a{key}"), "1"), write(&format!("b{key}"), "1")];
+    run_one(&shared, prepare_only(dead, both("dead"), 1));
+    let of = Arc::clone(&shared);
+    let work = move |round: u64| -> Task {
+        // More than are listed at once.
+        let begun = (0..300).map(|number| {
+            let busy = client(&of, 100 + (number % 100) as u8);
+            prepare_only(busy, both(&format!("{round}-{number}")), 1_000 * round + number)
+        });
+        let begun: Vec<_> = begun.collect();
+        Box::pin(async move {
+            for one in begun {
+                one.await;
+            }
+        })
+    };
+    let of = Arc::clone(&shared);
+    // For five seconds they are let begin something, while nothing is heard of the other partition.
+    assert!(within_rounds(&shared, 6, SECONDS / 2, work, move || lock(&of).is_free("adead")));
+}
+
+/// However many others leave something to be remembered meanwhile.
+#[test]
+fn what_is_over_of_a_dead_client_is_forgotten_beside_those_who_are_at_work() {
+    let shared = Partitions::new(2, 10);
+    let (dead, founder) = (client(&shared, 1), client(&shared, 2));
+    transact(&shared, &founder, vec![write("a1", "1")]).unwrap();
+    let fails = || {
+        let present = Operation::Insert { key: bytes("a1"), value: bytes("1") };
+        vec![present, write("b2", "1")]
+    };
+    run_one(&shared, prepare_first(dead.clone(), fails(), 1));
+    let sessions = [0, 1].map(|partition| dead.groups().session_in(PartitionId(partition)));
+    sessions.into_iter().for_each(|session| lock(&shared).end_session(session));
+    let of = Arc::clone(&shared);
+    let work = move |round: u64| -> Task {
+        let begun = (0..300).map(|number| {
+            let busy = client(&of, 100 + (number % 100) as u8);
+            prepare_first(busy, fails(), 1_000 * round + number)
+        });
+        let begun: Vec<_> = begun.collect();
+        Box::pin(async move {
+            for one in begun {
+                one.await;
+            }
+        })
+    };
+    let of = Arc::clone(&shared);
+    let is_forgotten = move || !lock(&of).remembers(PartitionId(0), sessions[0]);
+    assert!(within_rounds(&shared, 24, 5 * SECONDS, work, is_forgotten));
 }
 
 /// Accounts all over, clients that move money and look at all of it, at once; some die in between, messages are lost, a partition is

@@ -7,11 +7,11 @@ use perdura_execution::{ExecutionContext, Service, Standing};
 use perdura_protocol::attestation::attest;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
 use perdura_protocol::{
-    ClusterId, Digest, Faults, Map, PartitionId, PublicKey, RefusalReason, ReplicaId, Scheme,
-    SecretKey, SessionId, Slot, Time,
+    ClusterId, Decode, Digest, Encode, Faults, Map, PartitionId, PublicKey, RefusalReason,
+    ReplicaId, Scheme, SecretKey, SessionId, Slot, Time,
 };
-use perdura_store::partition::{Certificate, Place};
-use perdura_store::{Operation, Store};
+use perdura_store::partition::{Certificate, PartitionCommand, PartitionReply, Place, Waiting};
+use perdura_store::{Operation, Store, StoreCommand};
 use perdura_transactions::{Answer, Groups, Transactions};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -20,7 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 const SCHEME: Scheme = Scheme::KeyedHash;
-const RESOLVER: PublicKey = PublicKey([77; 32]);
+
+/// What sleeps for so long is not waited for, milliseconds.
+const LONG_MS: u64 = 6_000;
+
+/// The number of the client that ends what others left.
+pub const RESOLVER: u8 = 77;
 
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -56,6 +61,8 @@ pub struct Partitions {
     /// Sessions that are over.
     over: BTreeSet<SessionId>,
     spawned: Vec<Task>,
+    /// Tasks that sleep for long.
+    sleepers: usize,
     pub commands: u64,
 }
 
@@ -85,7 +92,7 @@ impl Partitions {
             version: MAP_VERSION,
             distribution,
             groups,
-            resolvers: vec![RESOLVER],
+            resolvers: vec![PublicKey([RESOLVER; 32])],
         });
         let store = |index| {
             let partition = PartitionId(index as u16);
@@ -104,6 +111,7 @@ impl Partitions {
             unheard: None,
             over: BTreeSet::new(),
             spawned: Vec::new(),
+            sleepers: 0,
             commands: 0,
         }))
     }
@@ -117,6 +125,37 @@ impl Partitions {
     pub fn end_session(&mut self, session: SessionId) {
         self.over.insert(session);
         self.stores.iter_mut().for_each(|store| store.session_ended(session));
+    }
+
+    fn query(&self, partition: PartitionId, command: &Bytes) -> Bytes {
+        let reply = self.stores[partition.index()].query(command);
+        reply.expect("it reads").expect("it is answered")
+    }
+
+    /// Whether nobody keeps others from reading a key of the first partition.
+    pub fn is_free(&self, key: &str) -> bool {
+        let get = StoreCommand::Get { key: bytes(key) }.to_bytes();
+        !PartitionReply::is_one(&self.query(PartitionId(0), &get))
+    }
+
+    /// Whether a partition remembers anything that is over of a session.
+    pub fn remembers(&self, partition: PartitionId, session: SessionId) -> bool {
+        let mut after = None;
+        loop {
+            let over = PartitionCommand::Over { after }.to_bytes();
+            let reply = PartitionReply::from_bytes(self.query(partition, &over));
+            let Ok(PartitionReply::Pending { transactions, more, .. }) = reply else {
+                panic!("{reply:?}")
+            };
+            let is_of = |one: &Waiting| {
+                let place = one.intent.participant(partition);
+                place.is_some_and(|place| one.intent.session(place) == session)
+            };
+            if transactions.iter().any(is_of) || !more {
+                return transactions.iter().any(is_of);
+            }
+            after = transactions.last().map(|last| (last.since, last.intent.id()));
+        }
     }
 
     /// Carries out a read, as a group would that need not order it; now and then its replicas do not agree.
@@ -204,12 +243,30 @@ struct Turns(u64);
 impl Future for Turns {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if self.0 == 0 {
             return Poll::Ready(());
         }
         self.0 -= 1;
+        // Many at once look only at those that are woken.
+        context.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+/// Counted as long as it is there.
+struct Sleeper(Shared);
+
+impl Sleeper {
+    fn new(shared: &Shared) -> Sleeper {
+        lock(shared).sleepers += 1;
+        Sleeper(Arc::clone(shared))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        lock(&self.0).sleepers -= 1;
     }
 }
 
@@ -291,6 +348,7 @@ impl Groups for Way {
 
     async fn sleep(&self, ms: u64) {
         let until_ms = self.now_ms() + ms;
+        let _sleeper = (ms >= LONG_MS).then(|| Sleeper::new(&self.shared));
         while self.now_ms() < until_ms {
             Turns(1).await;
         }
@@ -310,18 +368,28 @@ impl Groups for Way {
 }
 
 pub fn client(shared: &Shared, number: u8) -> Transactions<Way> {
-    let sessions = Mutex::new(vec![u64::from(number); lock(shared).stores.len()]);
+    client_in(shared, number, u64::from(number))
+}
+
+/// Another process with that key, in sessions of this number.
+pub fn client_in(shared: &Shared, number: u8, session: u64) -> Transactions<Way> {
+    let sessions = Mutex::new(vec![session; lock(shared).stores.len()]);
     let client = PublicKey([number; 32]);
     Transactions::over(Way { shared: Arc::clone(shared), client, sessions })
 }
 
-/// Runs tasks to their ends, in any order, while time passes. Of a hundred polls of one so many leave it for good.
-pub fn run(shared: &Shared, mut tasks: Vec<Task>, deaths: u64) {
+/// Runs tasks to their ends, and all that they began but for what waits for long, in any order, while time passes. Of ten thousand polls of one so
+/// many leave it for good.
+pub fn run(shared: &Shared, tasks: Vec<Task>, deaths: u64) {
     let mut context = Context::from_waker(Waker::noop());
+    let mut tasks: Vec<(bool, Task)> = tasks.into_iter().map(|task| (true, task)).collect();
     for turn in 0.. {
         assert!(turn < 50_000_000, "it does not end");
-        tasks.append(&mut lock(shared).spawned);
-        if tasks.is_empty() {
+        let spawned = std::mem::take(&mut lock(shared).spawned);
+        tasks.extend(spawned.into_iter().map(|task| (false, task)));
+        let is_asked_for = tasks.iter().any(|(is_asked_for, _)| *is_asked_for);
+        if !is_asked_for && tasks.len() == lock(shared).sleepers {
+            lock(shared).spawned = tasks.into_iter().map(|(_, task)| task).collect();
             return;
         }
         let (index, dies) = {
@@ -332,7 +400,7 @@ pub fn run(shared: &Shared, mut tasks: Vec<Task>, deaths: u64) {
             let index = partitions.random.below(tasks.len() as u64) as usize;
             (index, partitions.random.below(10_000) < deaths)
         };
-        if dies || tasks[index].as_mut().poll(&mut context).is_ready() {
+        if dies || tasks[index].1.as_mut().poll(&mut context).is_ready() {
             drop(tasks.swap_remove(index));
         }
     }
