@@ -171,8 +171,12 @@ impl Liar {
                 }
                 // A genuine one of the past in front, which nobody holds any more.
                 let past = if some { self.past_frame(batch, &mut dice) } else { None };
-                let frames = batch.frames().iter().map(|frame| {
+                // Often the last one alone.
+                let last = batch.frames().len() - 1;
+                let only_last = some && !known && dice.percent(50);
+                let frames = batch.frames().iter().enumerate().map(|(index, frame)| {
                     let genuine = some && !known && dice.percent(50);
+                    let genuine = if only_last { index < last } else { genuine };
                     if genuine { frame.clone() } else { self.forge_frame(frame, known, &mut dice) }
                 });
                 let frames = past.into_iter().chain(frames).collect();
