@@ -7,6 +7,7 @@ use crate::Usage;
 use crate::administer::{How, administer, is_refused};
 use crate::clients_of_all;
 use crate::connect::load_groups;
+use crate::ending::tell_in_time;
 use crate::status::aligned;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -99,6 +100,7 @@ fn list(json: bool, how: &How) -> Result<()> {
     let reply = administer(cluster, how, AdminCommand::ListClients)?;
     let Reply::Told(told) = reply else { bail!("the cluster gave an answer that is no list") };
     let ClientList(clients) = ClientList::from_bytes(told).context("the list is malformed")?;
+    warn_of_anybodys(&clients);
     let mut out = std::io::stdout().lock();
     if json {
         for (name, key) in &clients {
@@ -116,7 +118,23 @@ fn list(json: bool, how: &How) -> Result<()> {
 /// As `perdura client key` prints it.
 fn parse_public_key(text: &str) -> Result<PublicKey, String> {
     let key = perdura_protocol::ids::from_hex(text).map(PublicKey);
-    key.ok_or_else(|| "a public key is 64 hexadecimal digits".to_owned())
+    let key = key.ok_or_else(|| "a public key is 64 hexadecimal digits".to_owned())?;
+    if key.is_anybodys() {
+        return Err("anybody can sign in the name of this key: it stands for a point of small order, as no key does that was made by chance. \
+             Have whoever gave it to you make another one, with `perdura client key`"
+            .to_owned());
+    }
+    Ok(key)
+}
+
+/// Says of registered keys under which anybody can sign, as older programs registered them, what to do about them.
+pub fn warn_of_anybodys<'a>(clients: impl IntoIterator<Item = &'a (String, PublicKey)>) {
+    for (name, _) in clients.into_iter().filter(|(_, key)| key.is_anybodys()) {
+        tell_in_time(format!(
+            "perdura: anybody can sign in the name of client {}: its key stands for a point of small order; revoke it, with `perdura client revoke`",
+            Printable(name)
+        ));
+    }
 }
 
 /// A name is shown to people, in lists and logs.
@@ -249,4 +267,22 @@ fn path_from(directory: &Path, file: &Path) -> Result<String> {
     let (directory, file) = (absolute(directory)?, absolute(file)?);
     let seen = file.strip_prefix(&directory).unwrap_or(&file);
     Ok(seen.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_anybodys_is_refused_in_each_encoding() {
+        let key = fresh_key().unwrap().public();
+        assert_eq!(parse_public_key(&key.to_string()), Ok(key));
+        let zero = "00".repeat(32);
+        for (first, last) in [("00", "00"), ("00", "80"), ("01", "00"), ("01", "80")] {
+            let text = format!("{first}{}{last}", &zero[4..]);
+            let refused = parse_public_key(&text).unwrap_err();
+            assert!(refused.contains("perdura client key"), "{text}: {refused}");
+        }
+        assert!(parse_public_key("12").unwrap_err().contains("64 hexadecimal digits"));
+    }
 }

@@ -2,6 +2,7 @@
 //! until all have it.
 
 use crate::administer::{How, administer_each, is_refused};
+use crate::client_keys::warn_of_anybodys;
 use crate::connect::administrator;
 use crate::status::aligned;
 use anyhow::{Context, Result, bail};
@@ -149,6 +150,7 @@ pub fn list(groups: &[Cluster], how: &How, json: bool) -> Result<()> {
             Err(error) => silent.push(format!("partition {partition}: {error:#}")),
         }
     }
+    warn_of_anybodys(having.keys());
     let said = groups.len() - silent.len();
     let mut out = std::io::stdout().lock();
     let mut rows = vec![["NAME", "PUBLIC KEY", "PARTITIONS"].map(str::to_owned)];

@@ -56,9 +56,9 @@ pub fn exit_code(name: &str, done: anyhow::Result<ExitCode>) -> ExitCode {
     }
 }
 
-/// Says it on standard error, as far as that takes it: a log that nobody reads may be stuck there, and the process ends all the
-/// same.
-fn tell_in_time(text: String) {
+/// Says it on standard error, as far as that takes it: a log that nobody reads may be stuck there, and the process goes on, or ends,
+/// all the same.
+pub(crate) fn tell_in_time(text: String) {
     let (said, wait) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().spawn(move || {
         tell!("{text}");

@@ -217,4 +217,9 @@ fn a_client_is_registered_by_its_public_key_alone() {
     assert!(!taken.error.contains("run the command again"), "{taken:?}");
     cluster.run(&["client", "add", "x\ny", "--public-key", key.trim()]).failed(2, &["control"]);
     cluster.run(&["client", "add", "x", "--public-key", "12"]).failed(2, &["64 hexadecimal"]);
+    let anybodys = format!("ee{}7f", "ff".repeat(30));
+    cluster
+        .run(&["client", "add", "x", "--public-key", &anybodys])
+        .failed(2, &["small order", "`perdura client key`"]);
+    assert!(!cluster.run(&["client", "list"]).ok().contains(&anybodys));
 }

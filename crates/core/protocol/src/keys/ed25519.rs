@@ -50,6 +50,12 @@ fn negated_point(key: PublicKey) -> Option<EdwardsPoint> {
     })
 }
 
+/// Whether a key stands for one of the eight points whose order divides 8. The equation is multiplied by 8, so that such a key adds
+/// nothing to it: R = [s]B holds for any message.
+pub(super) fn is_of_small_order(key: PublicKey) -> bool {
+    CompressedEdwardsY(key.0).decompress().is_some_and(|point| point.is_small_order())
+}
+
 /// A signature's parts, and the hash that it is about.
 struct Parts {
     r: EdwardsPoint,
@@ -168,7 +174,9 @@ mod tests {
             with(1, 0, 0x80),
             with(2, 0, 0),
             with(0xec, 0xff, 0x7f),
+            with(0xec, 0xff, 0xff),
             with(0xed, 0xff, 0x7f),
+            with(0xed, 0xff, 0xff),
             with(0xee, 0xff, 0x7f),
             with(0xee, 0xff, 0xff),
             with(0xff, 0xff, 0xff),
@@ -224,6 +232,45 @@ mod tests {
             }
         }
         assert!((10..200).contains(&taken), "{taken}");
+    }
+
+    /// All 8 points, and the encodings of them that are not canonical: y is not reduced, or x = 0 has a sign.
+    #[test]
+    fn keys_of_small_order_are_known_in_each_encoding() {
+        let points = curve25519_dalek::constants::EIGHT_TORSION;
+        let canonical: Vec<[u8; 32]> = points.iter().map(|one| one.compress().to_bytes()).collect();
+        let is_other = |odd: &[u8; 32]| {
+            let point = CompressedEdwardsY(*odd).decompress();
+            point.is_some_and(|point| points.contains(&point)) && !canonical.contains(odd)
+        };
+        let others: Vec<[u8; 32]> = odd_points().into_iter().filter(is_other).collect();
+        assert_eq!((canonical.len(), others.len()), (8, 6));
+        // R is [s]B.
+        let s = Scalar::from_bytes_mod_order([7; 32]);
+        let mut anybodys = Signature([0; 64]);
+        let r = (ED25519_BASEPOINT_POINT * s).compress().to_bytes();
+        anybodys.0[..32].copy_from_slice(&r);
+        anybodys.0[32..].copy_from_slice(&s.to_bytes());
+        for key in canonical.into_iter().chain(others).map(PublicKey) {
+            assert!(key.is_anybodys(), "{key}");
+            assert!(verify(key, b"any message", anybodys), "{key}");
+        }
+    }
+
+    #[test]
+    fn keys_that_somebody_has_or_nobody_are_not_of_small_order() {
+        for seed in 0..64 {
+            let key = SecretKey::from_seed(Scheme::Ed25519, [seed; 32]).public();
+            assert!(!key.is_anybodys());
+        }
+        // Of mixed order: what is left of it when it is multiplied by 8 has a secret.
+        for torsion in curve25519_dalek::constants::EIGHT_TORSION {
+            let point = ED25519_BASEPOINT_POINT + torsion;
+            assert!(!PublicKey(point.compress().to_bytes()).is_anybodys());
+        }
+        let mut no_point = [0; 32];
+        no_point[0] = 2;
+        assert!(!PublicKey(no_point).is_anybodys());
     }
 
     /// A genuine signature, but for a point of small order in R, or in the key: the equation holds when it is

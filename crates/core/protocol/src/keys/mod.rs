@@ -17,6 +17,15 @@ use std::fmt;
 pub struct PublicKey(pub [u8; 32]);
 hex_text!(PublicKey, 32);
 
+impl PublicKey {
+    /// Whether anybody can sign under this key: it stands for a point of small order, in whichever encoding ZIP 215 takes. For the tools
+    /// that register keys: what replicas accept is agreed on between versions, and is not held against this.
+    #[must_use]
+    pub fn is_anybodys(self) -> bool {
+        ed25519::is_of_small_order(self)
+    }
+}
+
 /// A signature, 64 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signature(pub [u8; 64]);
