@@ -1,8 +1,10 @@
 //! From `--cluster DIR` to a client.
 
+use crate::ending::tell_in_time;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura::ServiceKind;
+use perdura::config::files::Exposed;
 use perdura::config::{CLIENT_FILE, Cluster, KeyFile, ReadError};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,10 +58,15 @@ impl ClusterArguments {
         self.key(groups.first().context("the cluster has no groups")?)
     }
 
-    /// The client's key.
+    /// The client's key. If others may read its file, that is told.
     pub fn key(&self, cluster: &Cluster) -> Result<KeyFile> {
         let path = self.client.clone().unwrap_or_else(|| self.cluster.join(CLIENT_FILE));
-        Ok(perdura::connect::key(&path, cluster)?)
+        let key = perdura::connect::key(&path, cluster)?;
+        // A command that is over soon keeps no log in which it could be said.
+        if let Some(exposed) = Exposed::look(&path) {
+            tell_in_time(format!("perdura: {exposed}"));
+        }
+        Ok(key)
     }
 }
 

@@ -316,6 +316,19 @@ fn a_server_that_may_open_few_files_turns_strangers_away_and_serves() {
     (0..3).for_each(|id| assert_eq!(servers.stop(id), Some(0)));
 }
 
+#[test]
+fn a_servers_file_that_others_can_read_is_warned_of() {
+    let mut servers = Servers::init(&[]);
+    let let_others = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(servers.path("server-0/server.toml"), let_others).unwrap();
+    servers.start(0);
+    servers.start(1);
+    let warning = "server.toml: others may read it or write to it (mode 644)";
+    wait_for("a warning", || servers.log(0).contains(warning).then_some(()));
+    assert_eq!((servers.stop(0), servers.stop(1)), (Some(0), Some(0)));
+    assert!(!servers.log(1).contains("others may read it"));
+}
+
 /// Its members are replaced one after the other; it starts when all are.
 #[test]
 fn a_server_that_lost_its_disk_is_replaced_member_by_member() {

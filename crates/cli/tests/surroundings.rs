@@ -2,6 +2,7 @@
 
 use crate::common::{Cluster, Ran, send_signal, wait_for};
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -222,4 +223,27 @@ fn a_client_is_registered_by_its_public_key_alone() {
         .run(&["client", "add", "x", "--public-key", &anybodys])
         .failed(2, &["small order", "`perdura client key`"]);
     assert!(!cluster.run(&["client", "list"]).ok().contains(&anybodys));
+}
+
+#[test]
+fn secrets_that_others_can_read_are_warned_of() {
+    let mut cluster = Cluster::init(&["--crash", "1"]);
+    let (client, replica) = (cluster.path("client.toml"), cluster.path("replica-0/replica.toml"));
+    let let_others = |file: &Path, mode| {
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let_others(&client, 0o644);
+    let_others(&replica, 0o640);
+    cluster.start(0);
+    cluster.start(1);
+    let warned = ["replica.toml: others may read it", "(mode 640)", "`chmod 600` it"];
+    wait_for("a warning", || warned.iter().all(|part| cluster.log(0).contains(part)).then_some(()));
+    let put = |cluster: &Cluster| cluster.run(&["kv", "put", "key", "value", "--timeout", "30s"]);
+    let ran = put(&cluster);
+    assert!(ran.error.contains("client.toml: others may read it"), "{ran:?}");
+    ran.ok();
+    let_others(&client, 0o600);
+    let ran = put(&cluster);
+    assert!(!ran.error.contains("others may read it"), "{ran:?}");
+    assert!(!cluster.log(1).contains("others may read it"));
 }

@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         replica.run(&shutdown)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let Replica { config, service } = replica;
+    let Replica { config, service, .. } = replica;
     let (id, limit) = (config.id, config.parameters.state_limit_bytes);
     let whose = || format!("replica {id}");
     let liar = liar(&config, service, strategy).with_context(whose)?;

@@ -1,10 +1,10 @@
 //! From a cluster's files to a client.
 
+use crate::config::files::Exposed;
 use crate::config::partitioned;
 use crate::config::{ADMIN_FILE, CLUSTER_FILE, Cluster, KeyFile, PENDING_ADMIN_FILE, ReadError};
 use perdura_client::{Client, ClusterConfig};
 use perdura_transactions::{Live, StoreClient, Transactions};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Why a key cannot be used for a cluster.
@@ -98,10 +98,7 @@ pub fn administrator(dir: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError>
 
 /// The administrator's key in this file.
 pub fn administrator_in(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
-    if let Ok(found) = std::fs::metadata(path)
-        && found.mode() & 0o077 != 0
-    {
-        let (file, mode) = (path.display().to_string(), found.mode() & 0o777);
+    if let Some(Exposed { file, mode }) = Exposed::look(path) {
         return Err(KeyError::Exposed { file, mode });
     }
     let file = key(path, cluster)?;
@@ -119,9 +116,10 @@ fn is_administrators(file: &KeyFile, cluster: &Cluster) -> bool {
 }
 
 /// A key file, which must be of `cluster`, or of the one that it is a group of: where it names another cluster.toml that is there
-/// too, that has to be the same cluster.
+/// too, that has to be the same cluster. One that others may read is warned of, in the log.
 pub fn key(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
     let file = KeyFile::load(path)?;
+    warn_of_exposed(path);
     if file.cluster.exists() {
         let groups = partitioned::groups(&file.cluster)?;
         let other = groups.first().map(|group| group.parameters.whole_cluster());
@@ -136,6 +134,13 @@ pub fn key(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
         }
     }
     Ok(file)
+}
+
+/// Says in the log that others may read a secret file, if they may.
+pub(crate) fn warn_of_exposed(path: &Path) {
+    if let Some(exposed) = Exposed::look(path) {
+        tracing::warn!("{exposed}");
+    }
 }
 
 /// What a client with this key needs to know of a group.

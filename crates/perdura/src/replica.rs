@@ -1,6 +1,7 @@
 //! From a replica's file to a replica that runs.
 
 use crate::config::{Cluster, ReadError, ReplicaFile, files};
+use crate::connect::warn_of_exposed;
 use crate::service::ServiceKind;
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{PartitionId, ReplicaId, ServiceName};
@@ -9,7 +10,7 @@ use perdura_store::Store;
 use perdura_store::partition::Place;
 use perdura_tuples::TupleSpaces;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Why a replica cannot be run.
@@ -78,6 +79,8 @@ pub struct RunError {
 
 /// A replica whose files fit each other, and whose data directory holds something.
 pub struct Replica {
+    /// Its file: if others may read it, [`Replica::run`] warns of that in the log.
+    pub file: PathBuf,
     /// What it is run with, as in its files; what they do not name is off.
     pub config: ReplicaConfig,
     /// What the cluster replicates.
@@ -93,7 +96,7 @@ pub fn load(path: &Path) -> Result<(ReplicaFile, Cluster), ReadError> {
 }
 
 /// What [`runtime::run`] takes for the replica whose file is at `path`, with a service of your own of that name. Nothing is
-/// changed, nor run.
+/// changed, nor run. If others may read the file, that is warned of in the log.
 pub fn config(path: &Path, service: &ServiceName) -> Result<ReplicaConfig, OpenError> {
     let (file, cluster) = load(path)?;
     if cluster.parameters.service != *service {
@@ -102,6 +105,7 @@ pub fn config(path: &Path, service: &ServiceName) -> Result<ReplicaConfig, OpenE
         return Err(OpenError::OtherService { file, found, given: service.clone() });
     }
     check_data(&file, &cluster)?;
+    warn_of_exposed(path);
     Ok(replica_config(file, &cluster))
 }
 
@@ -111,12 +115,14 @@ impl Replica {
         let (file, cluster) = load(path)?;
         check_data(&file, &cluster)?;
         let service = cluster.service()?;
-        Ok(Replica { config: replica_config(file, &cluster), service })
+        let config = replica_config(file, &cluster);
+        Ok(Replica { file: path.to_owned(), config, service })
     }
 
     /// Runs it until `shutdown` is requested.
     pub fn run(self, shutdown: &Shutdown) -> Result<(), RunError> {
         let id = self.config.id;
+        warn_of_exposed(&self.file);
         run(self.config, self.service, shutdown).map_err(|source| RunError { id, source })
     }
 }

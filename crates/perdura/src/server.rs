@@ -1,6 +1,7 @@
 //! From a server's file to a process with members of several groups.
 
 use crate::config::{Cluster, PartitionedCluster, ReadError, ServerFile};
+use crate::connect::warn_of_exposed;
 use crate::replica::{check_data, replica_config, run};
 use crate::resolver::Resolver;
 use crate::service::ServiceKind;
@@ -75,8 +76,9 @@ impl Server {
         Ok(Server { file, cluster, service, log_device, profile, lost_log_lines })
     }
 
-    /// Listens on its ports. From here on it can be asked to stop.
+    /// Listens on its ports. From here on it can be asked to stop. If others may read its file, that is warned of in the log.
     pub fn listen(self) -> Result<Listening, ServerError> {
+        warn_of_exposed(&self.file.path);
         let ServerFile { id, listen, http, members, .. } = &self.file;
         let group = |partition: PartitionId| self.cluster.map.groups[partition.index()].id;
         let groups = members.iter().map(|one| (one.partition, group(one.partition))).collect();

@@ -2,9 +2,10 @@
 
 use super::error::{ReadError, Result, WriteError};
 use serde::de::DeserializeOwned;
+use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Whether others than its owner may read a file.
@@ -14,6 +15,34 @@ pub enum Secrecy {
     Public,
     /// Mode 0600.
     Secret,
+}
+
+/// A secret file that others than its owner can read, or write to. Shown, it says so and what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Exposed {
+    /// Which.
+    pub file: String,
+    /// Its mode.
+    pub mode: u32,
+}
+
+impl Exposed {
+    /// Whether the secret file at `path` is one; none as well if it is not there.
+    #[must_use]
+    pub fn look(path: &Path) -> Option<Exposed> {
+        let mode = fs::metadata(path).ok()?.mode() & 0o777;
+        (mode & 0o077 != 0).then(|| Exposed { file: path.display().to_string(), mode })
+    }
+}
+
+impl fmt::Display for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Exposed { file, mode } = self;
+        write!(
+            f,
+            "{file}: others may read it or write to it (mode {mode:03o}), and whoever has its secret key acts in its name; `chmod 600` it"
+        )
+    }
 }
 
 /// The text of the file at `path`; `advice` says what to do when it is missing.
@@ -151,6 +180,23 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "b");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_secret_file_that_others_can_read_or_write_to_is_exposed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key.toml");
+        assert_eq!(Exposed::look(&path), None);
+        write(&path, "a", Secrecy::Secret).unwrap();
+        assert_eq!(Exposed::look(&path), None);
+        for mode in [0o640, 0o604, 0o620, 0o602, 0o777] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let exposed = Exposed::look(&path).unwrap();
+            assert_eq!(exposed.mode, mode);
+            let said = exposed.to_string();
+            let told = ["key.toml", &format!("{mode:o}"), "`chmod 600`"];
+            assert!(told.iter().all(|one| said.contains(one)), "{said}");
+        }
     }
 
     #[test]
