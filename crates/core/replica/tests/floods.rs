@@ -558,3 +558,31 @@ fn what_a_prefix_proved_here_can_be_proven_to_others() {
     assert_eq!((decisions.len(), decisions[0].slot), (32, Slot(1)));
     assert_eq!(prefix.as_ref().map(|prefix| prefix.slot), Some(Slot(32)));
 }
+
+/// Four are answered in a tick, and four ask again in each, before anybody else does.
+#[test]
+fn four_keys_that_ask_who_is_there_without_end_do_not_take_all_answers() {
+    let mut single = Single::new(0);
+    let asks = |single: &mut Single, seed: u8| {
+        single.give(client(seed), &Message::RollCall { nonce: [seed; 16] });
+    };
+    let answers = |single: &Single, seed: u8| {
+        let sent = single.sent_to(client(seed));
+        sent.filter(|message| matches!(message, Message::Present { .. })).count()
+    };
+    for round in 1..=50 {
+        for tick in 0..4 {
+            single.tick();
+            for seed in (50..54).cycle().take(16) {
+                asks(&mut single, seed);
+            }
+            if tick == 0 {
+                asks(&mut single, 54);
+            }
+        }
+        assert_eq!(answers(&single, 54), round);
+    }
+    let all: Vec<usize> = (50..55).map(|seed| answers(&single, seed)).collect();
+    assert!(all.iter().all(|of| *of <= 200), "{all:?}: one in a tick");
+    assert!(all.iter().sum::<usize>() <= 4 * 201, "{all:?}");
+}

@@ -314,6 +314,7 @@ impl Node {
             checkpointing,
             boots,
             company: Company::new(me, parameters.faults, parameters.max_skew_ms),
+            roll_calls: Default::default(),
             differences: Differences::default(),
             fullness: Default::default(),
             transfer: Transfer::new(found.state_from, boot.state_transfer),

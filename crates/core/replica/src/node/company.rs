@@ -8,12 +8,9 @@
 
 use super::{Node, Output, Peer, State};
 use perdura_agreement::Now;
-use perdura_execution::newest_versions;
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
-use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Runs, Vitals};
-use perdura_protocol::{Encode, Faults, PublicKey, ReplicaId, Slot, View, limits, seeded};
-use std::collections::BTreeSet;
+use perdura_protocol::vitals::{Condition, Echo, Program, Vitals};
+use perdura_protocol::{Faults, ReplicaId, Slot, View, limits, seeded};
 use std::fmt::Write;
 
 /// Between two messages with vitals to each member.
@@ -34,9 +31,6 @@ const PACE_KEPT_MS: u64 = 50_000;
 
 /// No round trip is taken for longer: who claims more only delays being missed.
 const LONGEST_TRIP_MS: u64 = 10_000;
-
-/// Clients that ask who is there get so many answers in a tick, each one at most; an answer costs a signature.
-const ANSWERS: usize = 4;
 
 /// What is known of another member.
 #[derive(Clone, Default, Debug)]
@@ -177,8 +171,6 @@ pub(super) struct Company {
     told_flush_ms: u32,
     // The first tick.
     since_ms: Option<u64>,
-    // Whose questions were answered in this tick.
-    answered: BTreeSet<PublicKey>,
     told: Told,
     // As it was measured last.
     ahead_ms: i64,
@@ -197,7 +189,6 @@ impl Company {
             told_ms: None,
             told_flush_ms: 0,
             since_ms: None,
-            answered: BTreeSet::new(),
             told: Told::default(),
             ahead_ms: 0,
             flush_ms: 0,
@@ -398,7 +389,6 @@ impl Node {
         let now_ms = now.monotonic_ms;
         let longest = self.appending.longest_ms(now_ms);
         let company = &mut self.company;
-        company.answered.clear();
         company.flush_ms = u32::try_from(longest).unwrap_or(u32::MAX);
         company.trip_ms = company.measured_trip_ms(now_ms);
         self.agreement.set_pace(company.pace_ms(now_ms, self.agreement.leader()));
@@ -426,7 +416,7 @@ impl Node {
     }
 
     /// How this replica is.
-    fn vitals(&self, now: Now) -> Vitals {
+    pub(super) fn vitals(&self, now: Now) -> Vitals {
         let condition = match self.state() {
             State::Active => Condition::Active,
             State::Waiting => Condition::Waiting,
@@ -450,28 +440,6 @@ impl Node {
             differing: self.difference().map(|found| found.certifiable),
             runs: None,
         }
-    }
-
-    /// A client asks who is there. It asks again where it gets no answer.
-    pub(super) fn on_roll_call(&mut self, now: Now, peer: Peer, key: PublicKey, nonce: [u8; 16]) {
-        let full = self.company.answered.len() >= ANSWERS;
-        let takes_turn = !full || key == self.machine.administrator();
-        if !takes_turn || !self.company.answered.insert(key) {
-            return;
-        }
-        let runs = Runs {
-            service: self.parameters.service.clone(),
-            versions: self.machine.versions(),
-            newest: newest_versions(self.machine.service()),
-        };
-        let vitals = Vitals { runs: Some(runs), ..self.vitals(now) }.to_bytes();
-        let digest = Vitals::present_digest(&nonce, &vitals);
-        let configuration = self.agreement.configurations().latest().id;
-        let cluster = self.parameters.cluster;
-        let context = perdura_protocol::Context { cluster, configuration };
-        let signature = self.key.sign(&context.statement(Kind::Present, View(0), Slot(0), digest));
-        let presence = Presence { nonce, configuration, vitals };
-        self.send(&[peer], &Message::Present { presence, signature });
     }
 }
 

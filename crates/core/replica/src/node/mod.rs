@@ -13,7 +13,7 @@
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
-//! what of that makes a replica ready, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit; `report` what an operator sees.
+//! what of that makes a replica ready, `roll_calls` clients that ask for that, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit; `report` what an operator sees.
 
 mod attesting;
 mod backlog;
@@ -35,6 +35,7 @@ mod questions;
 mod reads;
 mod report;
 mod restoring;
+mod roll_calls;
 mod serving;
 mod shares;
 mod stages;
@@ -80,6 +81,7 @@ use perdura_protocol::{
 };
 use questions::Asker;
 use reads::{Pace, WaitingRead};
+use roll_calls::RollCalls;
 use serving::Past;
 use shares::{Overdue, Shares};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -311,6 +313,7 @@ pub struct Node {
 
     checkpointing: Checkpointing,
     company: Company,
+    roll_calls: RollCalls,
     boots: Boots,
     differences: Differences,
     fullness: Fullness,
@@ -386,6 +389,7 @@ impl Node {
             self.tick_transfer(now);
             self.tick_ingress(now);
             self.tick_company(now);
+            self.tick_roll_calls(now);
             self.tick_boots(now);
             self.checkpointing.let_older_go(now.monotonic_ms);
         }
