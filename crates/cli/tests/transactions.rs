@@ -1,6 +1,6 @@
 //! Transactions over several partitions, on servers that are real processes.
 
-use crate::common::{Ran, program, send_signal, wait_for, wait_for_end};
+use crate::common::{Cluster, Ran, program, send_signal, wait_for, wait_for_end};
 use crate::servers::Servers;
 use bytes::Bytes;
 use perdura::config::CLIENT_FILE;
@@ -468,6 +468,31 @@ fn money_is_neither_made_nor_lost_when_servers_are_killed() {
     assert_eq!(sum(&servers), 800);
     movers.join().unwrap();
     assert_eq!(sum(&servers), 800);
+}
+
+#[test]
+fn a_store_without_partitions_says_how_full_it_is() {
+    let cluster = Cluster::start_all(&["--byzantine", "1", "--state-limit-mib", "1"]);
+    cluster.wait_until_active();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let groups = load_groups(&cluster.path("")).unwrap();
+        let key = key(&cluster.path(CLIENT_FILE), &groups[0]).unwrap();
+        let store = connect_store(&groups, &key).unwrap();
+        assert!(matches!(store, StoreClient::Whole(_)));
+        let options = Options { timeout: Duration::from_secs(60), reply_quorum: None };
+        for (percent, bytes) in [(0, 100), (50, 524_300), (99, 1_048_000)] {
+            store.put("key", vec![7; bytes], &options).await.unwrap();
+            // Unknown where one of them lags at that moment.
+            let heard = loop {
+                if let Some(heard) = store.fullness(PartitionId(0), &options).await.unwrap() {
+                    break heard;
+                }
+            };
+            assert_eq!(heard.percent(), percent);
+        }
+        store.close().await;
+    });
 }
 
 /// What its members sign counts in the other partitions, also with clients that have been there since before.

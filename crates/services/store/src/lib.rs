@@ -21,6 +21,7 @@ mod bounds;
 mod command;
 mod directory;
 mod entries;
+mod fullness;
 mod keys;
 pub mod limits;
 mod map;
@@ -37,6 +38,7 @@ mod values;
 
 pub use command::{CommandError, Operation, StoreCommand, Transaction};
 pub use entries::{Entries, EntriesIter};
+pub use fullness::Fullness;
 pub use map::{Full, SegmentMap};
 pub use range::{behind, beyond_prefix};
 pub use reply::{OperationResult, StoreReply, TransactionResult};

@@ -1,6 +1,7 @@
 //! The store as a [`Service`].
 
 use crate::command::{Operation, Request, Transaction, key_of};
+use crate::fullness::Fullness;
 use crate::map::{Full, SegmentMap};
 use crate::partition::{
     Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, StatementClaim,
@@ -142,6 +143,9 @@ impl Store {
 
     /// Answers what only reads.
     fn answer(&self, command: &[u8], meter: &Meter) -> Option<Result<Bytes, String>> {
+        if Fullness::is_asked_by(command) {
+            return Some(Ok(Fullness::of(&self.map, self.room(), self.limit).to_bytes()));
+        }
         if self.partition.is_some() && is_of_partition(command) {
             return self.query_partition(command, meter);
         }

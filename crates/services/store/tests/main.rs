@@ -3,6 +3,7 @@
 mod bounds;
 mod costs;
 mod decoding;
+mod fullness;
 mod model;
 mod partition;
 mod support;

@@ -18,6 +18,7 @@
 mod attempt;
 mod builder;
 mod error;
+mod fullness;
 mod groups;
 mod live;
 mod rescue;

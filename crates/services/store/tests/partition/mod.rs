@@ -9,4 +9,4 @@ mod last;
 mod measures;
 mod snapshots;
 mod steps;
-mod world;
+pub mod world;
