@@ -56,6 +56,10 @@ impl ApiError {
         ApiError { pause: Some(pause), ..error }
     }
 
+    pub(crate) fn full(message: impl ToString) -> ApiError {
+        ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "full", message)
+    }
+
     pub(crate) fn busy(message: impl ToString) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
@@ -111,6 +115,7 @@ impl From<CreateError> for ApiError {
     fn from(error: CreateError) -> ApiError {
         match error {
             CreateError::Taken => ApiError::conflict("taken", error),
+            CreateError::Full => ApiError::full(error),
             CreateError::Busy => ApiError::busy(error),
             CreateError::Failed(failure) => failure.into(),
         }
@@ -153,6 +158,7 @@ impl From<PostError> for ApiError {
             PostError::KeyTaken => {
                 ApiError::conflict("taken", "there is another post of yours under this key")
             }
+            PostError::Full => ApiError::full(error),
             PostError::Failed(failure) => failure.into(),
         }
     }

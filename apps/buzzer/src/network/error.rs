@@ -28,6 +28,9 @@ pub enum CreateError {
     /// There is an account of this name, or one is being deleted. Choose another.
     #[error("This name is taken.")]
     Taken,
+    /// Where its data would be there is no room for more accounts. Whoever runs the store can make room.
+    #[error("There is no room for new accounts at this moment. Try again later.")]
+    Full,
     /// Too many passwords are being looked at. Try again soon.
     #[error("Too many people are logging in at this moment. Try again soon.")]
     Busy,
@@ -98,6 +101,11 @@ pub enum PostError {
     /// There is another post under this key. Take another.
     #[error("Another post was sent with this form.")]
     KeyTaken,
+    /// Where its author's data is there is no room for more posts: what there is, logins and deletions need. Whoever runs the store can make room.
+    #[error(
+        "There is no room for new posts at this moment, so this one was not posted. Try again later; all else works."
+    )]
+    Full,
     /// The store failed.
     #[error(transparent)]
     Failed(#[from] Failure),

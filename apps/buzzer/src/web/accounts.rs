@@ -94,6 +94,7 @@ impl From<CreateError> for Shut {
         let unavailable = |problem| Shut::new(StatusCode::SERVICE_UNAVAILABLE, problem);
         match &error {
             CreateError::Taken => Shut::new(StatusCode::CONFLICT, error),
+            CreateError::Full => Shut::new(StatusCode::INSUFFICIENT_STORAGE, error),
             CreateError::Busy => unavailable(error.to_string()),
             CreateError::Failed(failure) => {
                 tracing::warn!(%failure, "no account was made");

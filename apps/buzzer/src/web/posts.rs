@@ -166,6 +166,7 @@ async fn post_as(app: &Shared, viewer: Viewer, form: &PostForm) -> Result<Respon
             let problem = format!("{error} You can still post it by itself.");
             wrong(viewer, &form, StatusCode::CONFLICT, problem)
         }
+        PostError::Full => wrong(viewer, form, StatusCode::INSUFFICIENT_STORAGE, error.to_string()),
         error => wrong(viewer, form, StatusCode::CONFLICT, error.to_string()),
     }
 }

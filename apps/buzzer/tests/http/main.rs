@@ -7,6 +7,7 @@ mod causality;
 mod deletions;
 mod doors;
 mod failures;
+mod fullness;
 mod guesses;
 mod mix;
 mod network;

@@ -121,6 +121,12 @@ impl World {
         World::start_serving(&[&["--insecure-cookies"], options].concat())
     }
 
+    /// On partitions whose data may have a MiB each.
+    pub fn start_with_little_room(options: &[&str]) -> World {
+        let options = [&["--insecure-cookies"], options].concat();
+        World::start_on(&["--state-limit-mib", "1"], &options, None)
+    }
+
     /// With cookies as they are behind a proxy.
     pub fn start_with_secure_cookies() -> World {
         World::start_serving(&[])
@@ -132,15 +138,29 @@ impl World {
     }
 
     fn start_serving(options: &[&str]) -> World {
-        World::start_limited(options, None)
+        World::start_on(&[], options, None)
     }
 
     /// With so many descriptors for the application, if that is told.
     pub fn start_limited(options: &[&str], descriptors: Option<u64>) -> World {
+        World::start_on(&[], options, descriptors)
+    }
+
+    /// With more options of the cluster.
+    fn start_on(cluster: &[&str], options: &[&str], descriptors: Option<u64>) -> World {
         let dir = tempfile::tempdir().unwrap();
-        let mut dev = Command::new(perdura());
-        dev.arg("dev").arg(dir.path().join("cluster")).args(["--crash", "1", "--partitions", "2"]);
-        dev.args(["--servers", "6", "--partition-by", "range:8000"]);
+        let command = |name: &str| {
+            let mut command = Command::new(perdura());
+            command.arg(name).arg(dir.path().join("cluster"));
+            command.args(["--crash", "1", "--partitions", "2", "--servers", "6"]);
+            command.args(["--partition-by", "range:8000"]);
+            command
+        };
+        if !cluster.is_empty() {
+            let made = command("init").args(cluster).output().unwrap();
+            assert!(made.status.success(), "{made:?}");
+        }
+        let dev = command("dev");
         let mut cluster = Process::start(dev, dir.path().join("cluster.txt"));
         cluster.wait_to_say("Ctrl-C stops");
         let pid = |line: &str| line.split("  pid ").nth(1)?.split(' ').next()?.parse().ok();

@@ -8,6 +8,7 @@ use super::super::passwords::{HashError, Place};
 use super::super::session::{Changed, Proof};
 use super::super::values::{self, AccountValue, LoginsValue};
 use super::super::{COUNTED_FOLLOWERS, COUNTED_POSTS, Count, FRIENDS, Profile};
+use super::fullness::NO_ACCOUNTS;
 use super::logins::Noted;
 use super::{Entries, Perdura, Written, now_ms};
 use argon2::password_hash::phc::PasswordHash;
@@ -42,6 +43,9 @@ impl Perdura {
         password: &Password,
         origin: &Origin,
     ) -> Result<Proof, CreateError> {
+        if self.is_full(&keys::account(name), NO_ACCOUNTS) {
+            return Err(CreateError::Full);
+        }
         if self.get(keys::account(name)).await?.is_some() {
             return Err(CreateError::Taken);
         }

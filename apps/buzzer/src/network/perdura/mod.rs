@@ -6,6 +6,7 @@
 mod accounts;
 mod deletions;
 mod edges;
+mod fullness;
 mod logins;
 mod posts;
 mod sessions;
@@ -29,9 +30,11 @@ use ::perdura::transactions::{Page as Entries, TransactionError};
 use ::perdura::{Cluster, ServiceKind};
 use async_trait::async_trait;
 use bytes::Bytes;
+use fullness::Fullness;
 use futures_util::future::join_all;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 use turns::{Turn, Turns};
@@ -55,6 +58,7 @@ pub struct Perdura {
     passwords: Passwords,
     turns: Turns,
     waiters: Waiters,
+    fullness: Arc<Fullness>,
     /// A key of each partition.
     probes: Vec<Bytes>,
     connections: usize,
@@ -188,6 +192,7 @@ impl Perdura {
             passwords: Passwords::new()?,
             turns: Turns::default(),
             waiters: Waiters::new(partitions),
+            fullness: Arc::new(Fullness::new(partitions)),
             probes,
             connections,
         })

@@ -6,6 +6,7 @@ use super::super::keys::{self, Kind};
 use super::super::name::Name;
 use super::super::post::{NewPost, Post, PostId, PostKey, Shown};
 use super::super::values::{self, PostValue};
+use super::fullness::NO_POSTS;
 use super::{Entries, Perdura, Written};
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -33,6 +34,9 @@ impl Perdura {
         let content =
             PostValue { text: new.text.as_str().to_owned(), answers: new.answers.clone() };
         let value = values::write(&content)?;
+        if self.is_full(&keys::post(&id), NO_POSTS) {
+            return self.posted_before(&id, &value, PostError::Full).await;
+        }
         let mut post = self.begin();
         post.cmp(keys::active(author), keys::THERE);
         post.insert(keys::post(&id), value.clone());
