@@ -1,4 +1,5 @@
 //! Clients of a partitioned store, on partitions in this process that carry out commands in any order.
 
+mod fullness;
 mod run;
 mod support;
