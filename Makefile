@@ -49,10 +49,11 @@ structure:
 	$(CARGO) fmt --all --check
 	scripts/check-architecture
 
-# And applications.
+# And applications, with their suites, which no other command looks at.
 .PHONY: verify-apps
 verify-apps:
 	$(CARGO) clippy --profile fast --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --profile fast --locked --package perdura-buzzer --package perdura-race --test http --test units --test small -- -D warnings
 
 # Documentation without warnings, in target/doc.
 .PHONY: doc

@@ -1,5 +1,6 @@
 //! One try of a transaction.
 
+use crate::hot::{Touches, Turns};
 use crate::split::Part;
 use crate::telling::SIGNED_AGAIN;
 use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
@@ -14,6 +15,7 @@ use perdura_store::partition::{
 };
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction, TransactionResult};
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::task::Poll;
 
 /// What was begun is ended for so long behind the deadline, milliseconds.
@@ -160,17 +162,20 @@ struct Running<G> {
 
 impl<G> Drop for Running<G> {
     fn drop(&mut self) {
-        self.of.inner.state().running.remove(&self.counter);
+        let mut state = self.of.inner.state();
+        state.running.remove(&self.counter);
+        state.hot.end(self.counter);
     }
 }
 
 impl<G: Groups> Transactions<G> {
-    fn begin(&self) -> Running<G> {
+    fn begin(&self, touches: &Arc<Touches>) -> Running<G> {
         let mut state = self.inner.state();
         state.counter += 1;
         state.counters.global += 1;
         let counter = state.counter;
         state.running.insert(counter);
+        state.hot.begin(counter, touches);
         Running { of: self.clone(), counter }
     }
 
@@ -212,7 +217,13 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// In several partitions: all at once, or one after the other.
-    pub(crate) async fn global(&self, split: &Split, in_turn: bool, deadline_ms: u64) -> Attempt {
+    pub(crate) async fn global(
+        &self,
+        split: &Split,
+        (touches, turns): (&Arc<Touches>, Turns),
+        in_turn: bool,
+        deadline_ms: u64,
+    ) -> Attempt {
         let parts = &split.parts;
         let sessions = parts.iter().map(|part| self.groups().session(part.partition, deadline_ms));
         let mut participants = Vec::with_capacity(parts.len());
@@ -226,7 +237,7 @@ impl<G: Groups> Transactions<G> {
                 Err(error) => return Attempt::Error(error.into()),
             }
         }
-        let running = self.begin();
+        let running = self.begin(touches);
         let intent = Intent {
             cluster: self.groups().map().cluster,
             map: MAP_VERSION,
@@ -259,6 +270,8 @@ impl<G: Groups> Transactions<G> {
         if poll_fn(|context| Poll::Ready(ending.as_mut().poll(context))).await.is_pending() {
             self.groups().spawn(ending);
         }
+        // Whoever is next comes behind what ends this one.
+        drop(turns);
         attempt
     }
 

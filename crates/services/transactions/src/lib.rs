@@ -20,6 +20,7 @@ mod builder;
 mod error;
 mod fullness;
 mod groups;
+mod hot;
 mod live;
 mod rescue;
 mod resolver;
@@ -37,6 +38,7 @@ pub use resolver::{Looked, Resolver, Turn};
 pub use split::{Part, Split};
 
 use attempt::Attempt;
+use hot::{Hot, Touches, Turns};
 use perdura_client::Mode;
 use perdura_protocol::{Decode, Encode, PartitionId};
 use perdura_store::partition::{Blocker, PartitionReply, TransactionId};
@@ -106,6 +108,7 @@ struct State {
     counter: u64,
     running: BTreeSet<u64>,
     over: Over,
+    hot: Hot,
     rescuing: BTreeSet<TransactionId>,
     counters: Counters,
 }
@@ -178,6 +181,7 @@ impl<G: Groups> Transactions<G> {
         deadline_ms: u64,
     ) -> Result<Outcome, TransactionError> {
         transaction.validate().map_err(TransactionError::Invalid)?;
+        let touches = Arc::new(Touches::of(&transaction));
         let split = Split::of(self.groups().map(), transaction);
         let most = split.most_participants();
         if split.parts.len() > most {
@@ -190,7 +194,14 @@ impl<G: Groups> Transactions<G> {
         let mut snapshots = if fast { SNAPSHOTS } else { 0 };
         loop {
             let attempt = match &split.parts[..] {
-                [only] => self.local(only, fast, deadline_ms).await,
+                [only] => {
+                    // What only reads holds nothing, and is in nobody's way.
+                    let takes_turns = conflicts > 0 || !split.is_read();
+                    let turns = self.turns(&touches, takes_turns, conflicts, deadline_ms).await?;
+                    let attempt = self.local(only, fast, deadline_ms).await;
+                    drop(turns);
+                    attempt
+                }
                 _ if snapshots > 0 => {
                     snapshots -= 1;
                     match self.snapshot(&split, deadline_ms).await {
@@ -205,7 +216,11 @@ impl<G: Groups> Transactions<G> {
                         }
                     }
                 }
-                _ => self.global(&split, conflicts >= CONFLICTS_AT_ONCE, deadline_ms).await,
+                _ => {
+                    let turns = self.turns(&touches, true, conflicts, deadline_ms).await?;
+                    let in_turn = conflicts >= CONFLICTS_AT_ONCE;
+                    self.global(&split, (&touches, turns), in_turn, deadline_ms).await
+                }
             };
             match attempt {
                 Attempt::Done(outcome) => return Ok(outcome),
@@ -228,6 +243,7 @@ impl<G: Groups> Transactions<G> {
                 Attempt::Error(error) => return Err(error),
                 Attempt::Conflict(blocker) => {
                     conflicts += 1;
+                    self.note_met(&touches, &blocker);
                     self.give_way(&blocker, &mut met, conflicts, deadline_ms).await?;
                 }
                 Attempt::Unreachable { of, partition, oldest } => {
@@ -268,11 +284,15 @@ impl<G: Groups> Transactions<G> {
         };
         let partition = self.groups().map().partition_of(key);
         let mode = if fast && command.is_read() { Mode::Fast } else { Mode::Ordered };
+        let touches = Touches::of_key(key, !command.is_read());
         let mut conflicts = 0;
         let mut met = Met::default();
         loop {
+            let takes_turns = conflicts > 0 || !command.is_read();
+            let turns = self.turns(&touches, takes_turns, conflicts, deadline_ms).await?;
             let encoded = command.to_bytes();
             let answer = self.groups().call(partition, encoded, mode, deadline_ms).await?;
+            drop(turns);
             if !PartitionReply::is_one(&answer.reply) {
                 return StoreReply::from_bytes(answer.reply)
                     .map_err(|_| TransactionError::Nonsense);
@@ -282,8 +302,24 @@ impl<G: Groups> Transactions<G> {
                 return Err(TransactionError::Nonsense);
             };
             conflicts += 1;
+            self.note_met(&touches, &blocker);
             self.give_way(&blocker, &mut met, conflicts, deadline_ms).await?;
         }
+    }
+
+    /// The turns that a try needs, if it takes any.
+    async fn turns(
+        &self,
+        touches: &Touches,
+        takes: bool,
+        tries: u32,
+        deadline_ms: u64,
+    ) -> Result<Turns, TransactionError> {
+        if !takes {
+            return Ok(Turns::default());
+        }
+        let turns = self.take_turns(touches, deadline_ms).await;
+        turns.ok_or(TransactionError::Conflict { tries, with: None })
     }
 
     /// Whether a partition answers that another one takes for one that is down. It may only be that nobody asked it, or that what has been

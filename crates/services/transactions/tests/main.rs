@@ -1,5 +1,6 @@
 //! Clients of a partitioned store, on partitions in this process that carry out commands in any order.
 
+mod crowds;
 mod fullness;
 mod run;
 mod support;

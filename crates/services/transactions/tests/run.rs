@@ -14,9 +14,9 @@ use perdura_transactions::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const SECONDS: u64 = 1_000;
+pub(crate) const SECONDS: u64 = 1_000;
 
-fn transact(
+pub(crate) fn transact(
     shared: &Shared,
     client: &Transactions<Way>,
     operations: Vec<Operation>,
@@ -33,7 +33,7 @@ fn committed(results: Vec<OperationResult>) -> Result<Outcome, TransactionError>
 }
 
 /// Nobody else looks at this partition.
-fn alone_with(partition: u16) -> (PartitionId, Turn) {
+pub(crate) fn alone_with(partition: u16) -> (PartitionId, Turn) {
     (PartitionId(partition), Turn { number: 0, of: 1 })
 }
 
@@ -350,12 +350,20 @@ async fn intent_of(client: &Transactions<Way>, split: &Split, counter: u64) -> I
 }
 
 /// Prepares writes everywhere, and ends nothing.
-async fn prepare_only(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
+pub(crate) async fn prepare_only(
+    client: Transactions<Way>,
+    operations: Vec<Operation>,
+    counter: u64,
+) {
     prepare_in(client, operations, counter, usize::MAX).await;
 }
 
 /// The same where its first part is.
-async fn prepare_first(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
+pub(crate) async fn prepare_first(
+    client: Transactions<Way>,
+    operations: Vec<Operation>,
+    counter: u64,
+) {
     prepare_in(client, operations, counter, 1).await;
 }
 
@@ -402,86 +410,6 @@ fn what_all_have_voted_on_is_ended_though_clocks_of_partitions_stand_still() {
     assert_eq!(ended, 1);
     let values = vec![value("3"), value("3")];
     assert_eq!(transact(&shared, &living, vec![read("a1"), read("b1")]), committed(values));
-}
-
-/// Has clients do something in rounds while a server looks, until it has come about; true if it has within so many rounds.
-fn within_rounds(
-    shared: &Shared,
-    rounds: u64,
-    pause_ms: u64,
-    mut work: impl FnMut(u64) -> Task + Send + 'static,
-    has_come: impl Fn() -> bool + Send + 'static,
-) -> bool {
-    let mut resolver = Resolver::new(client(shared, RESOLVER), [0, 1].map(alone_with));
-    let of = Arc::clone(shared);
-    run_one(shared, async move {
-        for round in 0..rounds {
-            work(round).await;
-            resolver.look().await;
-            lock(&of).now_ms += pause_ms;
-            if has_come() {
-                return true;
-            }
-        }
-        false
-    })
-}
-
-/// However many others begin something meanwhile.
-#[test]
-fn what_a_dead_client_holds_is_found_beside_those_who_are_at_work() {
-    let shared = Partitions::new(2, 9);
-    let dead = client(&shared, 1);
-    let both = |key: &str| vec![write(&format!("a{key}"), "1"), write(&format!("b{key}"), "1")];
-    run_one(&shared, prepare_only(dead, both("dead"), 1));
-    let of = Arc::clone(&shared);
-    let work = move |round: u64| -> Task {
-        // More than are listed at once.
-        let begun = (0..300).map(|number| {
-            let busy = client(&of, 100 + (number % 100) as u8);
-            prepare_only(busy, both(&format!("{round}-{number}")), 1_000 * round + number)
-        });
-        let begun: Vec<_> = begun.collect();
-        Box::pin(async move {
-            for one in begun {
-                one.await;
-            }
-        })
-    };
-    let of = Arc::clone(&shared);
-    // For five seconds they are let begin something, while nothing is heard of the other partition.
-    assert!(within_rounds(&shared, 6, SECONDS / 2, work, move || lock(&of).is_free("adead")));
-}
-
-/// However many others leave something to be remembered meanwhile.
-#[test]
-fn what_is_over_of_a_dead_client_is_forgotten_beside_those_who_are_at_work() {
-    let shared = Partitions::new(2, 10);
-    let (dead, founder) = (client(&shared, 1), client(&shared, 2));
-    transact(&shared, &founder, vec![write("a1", "1")]).unwrap();
-    let fails = || {
-        let present = Operation::Insert { key: bytes("a1"), value: bytes("1") };
-        vec![present, write("b2", "1")]
-    };
-    run_one(&shared, prepare_first(dead.clone(), fails(), 1));
-    let sessions = [0, 1].map(|partition| dead.groups().session_in(PartitionId(partition)));
-    sessions.into_iter().for_each(|session| lock(&shared).end_session(session));
-    let of = Arc::clone(&shared);
-    let work = move |round: u64| -> Task {
-        let begun = (0..300).map(|number| {
-            let busy = client(&of, 100 + (number % 100) as u8);
-            prepare_first(busy, fails(), 1_000 * round + number)
-        });
-        let begun: Vec<_> = begun.collect();
-        Box::pin(async move {
-            for one in begun {
-                one.await;
-            }
-        })
-    };
-    let of = Arc::clone(&shared);
-    let is_forgotten = move || !lock(&of).remembers(PartitionId(0), sessions[0]);
-    assert!(within_rounds(&shared, 24, 5 * SECONDS, work, is_forgotten));
 }
 
 /// Accounts all over, clients that move money and look at all of it, at once; some die in between, messages are lost, a partition is
