@@ -60,7 +60,7 @@ class World:
         dev = self.start([perdura, "dev", cluster, *shape.stdout.split()], "cluster")
         dev.wait_to_say("Ctrl-C stops")
         self.servers = [int(pid) for pid in re.findall(r"server \d+  pid (\d+)", dev.said())]
-        serve = [buzzer, "serve", "--cluster", cluster, "--listen", "127.0.0.1:0", "--insecure-cookies"]
+        serve = [buzzer, "serve", "--cluster", cluster, "--listen", "127.0.0.1:0", "--insecure-cookies", "--writes-per-hour", "1000000"]
         app = self.start(serve, "app")
         self.url = app.wait_to_say("Buzzer is at ").split()[-1]
 
