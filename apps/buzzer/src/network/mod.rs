@@ -29,7 +29,7 @@ pub use origin::Origin;
 pub use passwords::{HashError, Passwords, Place};
 pub use perdura::{OpenError, Perdura, Settings};
 pub use post::{NewPost, Post, PostId, PostKey, Shown};
-pub use session::{Changed, Proof, SESSIONS_OF_AN_ACCOUNT, Session, SessionKey};
+pub use session::{Changed, Proof, SESSIONS_OF_AN_ACCOUNT, Session, SessionKey, Sessions};
 
 use async_trait::async_trait;
 
@@ -76,9 +76,9 @@ pub struct Profile {
     pub friends: Count,
 }
 
-/// A social network.
+/// A social network. It keeps the sessions of those who are logged in too.
 #[async_trait]
-pub trait Network: Send + Sync + 'static {
+pub trait Network: Sessions {
     /// Makes an account. Its origin is known from then on.
     async fn create_account(
         &self,
@@ -165,23 +165,6 @@ pub trait Network: Send + Sync + 'static {
 
     /// What there is to see of an account, if there is one.
     async fn profile(&self, name: &Name) -> Result<Option<Profile>, Failure>;
-
-    /// Keeps a new session, unless its owner's account is another one than that of the proof by now. An account has up to [`SESSIONS_OF_AN_ACCOUNT`].
-    async fn create_session(
-        &self,
-        key: &SessionKey,
-        session: &Session,
-        proof: Option<&Proof>,
-    ) -> Result<(), SessionError>;
-
-    /// Keeps what a session is now, unless it was ended.
-    async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError>;
-
-    /// A session, if it is there and has not ended.
-    async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure>;
-
-    /// Ends a session.
-    async fn delete_session(&self, key: &SessionKey) -> Result<(), Failure>;
 
     /// Whether the whole store answers.
     async fn check_health(&self) -> Result<(), Failure>;

@@ -1,6 +1,8 @@
 //! Sessions of those who are logged in. What is in one is the web's affair.
 
+use super::error::{Failure, SessionError};
 use super::name::Name;
+use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -62,6 +64,27 @@ pub struct Session {
     pub expires_ms: u64,
     /// What else is known of it.
     pub content: Bytes,
+}
+
+/// Where sessions are kept.
+#[async_trait]
+pub trait Sessions: Send + Sync + 'static {
+    /// Keeps a new session, unless its owner's account is another one than that of the proof by now. An account has up to [`SESSIONS_OF_AN_ACCOUNT`].
+    async fn create_session(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+        proof: Option<&Proof>,
+    ) -> Result<(), SessionError>;
+
+    /// Keeps what a session is now, unless it was ended.
+    async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError>;
+
+    /// A session, if it is there and has not ended.
+    async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure>;
+
+    /// Ends a session.
+    async fn delete_session(&self, key: &SessionKey) -> Result<(), Failure>;
 }
 
 #[cfg(test)]

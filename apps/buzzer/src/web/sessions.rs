@@ -4,7 +4,7 @@
 mod stub;
 
 use super::visitor;
-use crate::network::{Failure, Name, Network, Proof, Session, SessionError, SessionKey};
+use crate::network::{Failure, Name, Proof, Session, SessionError, SessionKey, Sessions};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::fmt;
@@ -41,13 +41,13 @@ pub(super) fn expiry() -> Expiry {
 /// Keeps sessions with a network.
 #[derive(Clone)]
 pub(super) struct Kept {
-    network: Arc<dyn Network>,
+    network: Arc<dyn Sessions>,
     /// Room for sessions that are written again behind their pages.
     room: Arc<Semaphore>,
 }
 
 impl Kept {
-    pub(super) fn with(network: Arc<dyn Network>) -> Kept {
+    pub(super) fn with(network: Arc<dyn Sessions>) -> Kept {
         Kept { network, room: Arc::new(Semaphore::new(WRITTEN_AT_A_TIME)) }
     }
 }
@@ -143,7 +143,7 @@ impl SessionStore for Kept {
 /// # Errors
 /// When the session cannot be kept.
 pub async fn open_session(
-    network: Arc<dyn Network>,
+    network: Arc<dyn Sessions>,
     name: &Name,
 ) -> std::result::Result<String, Failure> {
     let failed = |error: tower_sessions::session::Error| {
@@ -192,7 +192,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_system_draws_their_ids() {
-        let network = Arc::new(stub::OnlySessions::default());
+        let network = Arc::new(stub::InMemory::default());
         let kept = Kept::with(Arc::clone(&network) as _);
         let keys = || network.kept().into_iter().map(|(key, _)| key).collect::<Vec<_>>();
         // What the layer drew is not looked at.

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use perdura_buzzer::network::{
     FRIENDS, FollowError, Name, Network, NewPost, Origin, Password, Perdura, PostId, PostKey,
-    SESSIONS_OF_AN_ACCOUNT, Session, SessionError, SessionKey, Settings, Text,
+    SESSIONS_OF_AN_ACCOUNT, Session, SessionError, SessionKey, Sessions, Settings, Text,
 };
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

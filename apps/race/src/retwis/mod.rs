@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use perdura_buzzer::network::{
     COUNTED_FOLLOWERS, COUNTED_POSTS, Changed, Count, CreateError, FRIENDS, Failure, FollowError,
     LoginError, Name, Network, NewPost, Origin, PAGE_MOST, Page, Password, Passwords, PostError,
-    PostId, PostKey, Profile, Proof, Session, SessionError, SessionKey, Shown,
+    PostId, PostKey, Profile, Proof, Session, SessionError, SessionKey, Sessions, Shown,
 };
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
@@ -136,6 +136,34 @@ fn keep(key: &SessionKey, session: &Session) -> Result<Pipeline, Failure> {
     keep.cmd("SET").arg(keys::session(key)).arg(values::write_session(session)?);
     keep.arg("PX").arg(left_ms);
     Ok(keep)
+}
+
+#[async_trait]
+impl Sessions for Retwis {
+    async fn create_session(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+        _proof: Option<&Proof>,
+    ) -> Result<(), SessionError> {
+        Ok(self.write::<()>(keep(key, session)?.ignore()).await?)
+    }
+
+    async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError> {
+        let (kept,): (Option<String>,) = self.write(keep(key, session)?.arg("XX")).await?;
+        kept.map(|_| ()).ok_or(SessionError::Over)
+    }
+
+    async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure> {
+        let look = pipe().cmd("GET").arg(keys::session(key)).to_owned();
+        let (value,): (Option<Vec<u8>>,) = self.read(&look).await?;
+        value.map(|bytes| values::read_session(&bytes)).transpose()
+    }
+
+    async fn delete_session(&self, key: &SessionKey) -> Result<(), Failure> {
+        let delete = pipe().cmd("DEL").arg(keys::session(key)).ignore().to_owned();
+        self.write::<()>(&delete).await
+    }
 }
 
 #[async_trait]
@@ -273,31 +301,6 @@ impl Network for Retwis {
             followers: count(followers, COUNTED_FOLLOWERS),
             friends: count(friends, FRIENDS as u32),
         }))
-    }
-
-    async fn create_session(
-        &self,
-        key: &SessionKey,
-        session: &Session,
-        _proof: Option<&Proof>,
-    ) -> Result<(), SessionError> {
-        Ok(self.write::<()>(keep(key, session)?.ignore()).await?)
-    }
-
-    async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError> {
-        let (kept,): (Option<String>,) = self.write(keep(key, session)?.arg("XX")).await?;
-        kept.map(|_| ()).ok_or(SessionError::Over)
-    }
-
-    async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure> {
-        let look = pipe().cmd("GET").arg(keys::session(key)).to_owned();
-        let (value,): (Option<Vec<u8>>,) = self.read(&look).await?;
-        value.map(|bytes| values::read_session(&bytes)).transpose()
-    }
-
-    async fn delete_session(&self, key: &SessionKey) -> Result<(), Failure> {
-        let delete = pipe().cmd("DEL").arg(keys::session(key)).ignore().to_owned();
-        self.write::<()>(&delete).await
     }
 
     async fn check_health(&self) -> Result<(), Failure> {

@@ -19,7 +19,7 @@ use super::name::{Name, Password};
 use super::origin::Origin;
 use super::passwords::Passwords;
 use super::post::{NewPost, PostId, PostKey, Shown};
-use super::session::{Changed, Proof, Session, SessionKey};
+use super::session::{Changed, Proof, Session, SessionKey, Sessions};
 use super::{Network, PAGE_MOST, Page, Profile, keys};
 use ::perdura::client::Options;
 use ::perdura::connect::{self, connect_store};
@@ -289,6 +289,30 @@ fn limited(limit: u32) -> u32 {
 }
 
 #[async_trait]
+impl Sessions for Perdura {
+    async fn create_session(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+        proof: Option<&Proof>,
+    ) -> Result<(), SessionError> {
+        self.add_session(key, session, proof).await
+    }
+
+    async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError> {
+        self.update_session(key, session).await
+    }
+
+    async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure> {
+        self.find_session(key).await
+    }
+
+    async fn delete_session(&self, key: &SessionKey) -> Result<(), Failure> {
+        self.end_session(key).await
+    }
+}
+
+#[async_trait]
 impl Network for Perdura {
     async fn create_account(
         &self,
@@ -388,27 +412,6 @@ impl Network for Perdura {
 
     async fn profile(&self, name: &Name) -> Result<Option<Profile>, Failure> {
         self.profile_of(name).await
-    }
-
-    async fn create_session(
-        &self,
-        key: &SessionKey,
-        session: &Session,
-        proof: Option<&Proof>,
-    ) -> Result<(), SessionError> {
-        self.add_session(key, session, proof).await
-    }
-
-    async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError> {
-        self.update_session(key, session).await
-    }
-
-    async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure> {
-        self.find_session(key).await
-    }
-
-    async fn delete_session(&self, key: &SessionKey) -> Result<(), Failure> {
-        self.end_session(key).await
     }
 
     async fn check_health(&self) -> Result<(), Failure> {
