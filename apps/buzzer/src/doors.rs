@@ -3,7 +3,8 @@
 //! One that comes is let in as long as there is another that waits for its visitor: that one goes for it. So those who send half of what they want to ask keep nobody out,
 //! least of all whoever comes from elsewhere.
 
-use crate::web::{Busy, network_of};
+use crate::places::{Place, Places};
+use crate::web::Busy;
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::http::Request;
@@ -11,10 +12,9 @@ use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -28,9 +28,6 @@ const OTHER_DESCRIPTORS: usize = 64;
 
 /// Fewer connections than these are of no use.
 const FEWEST: usize = 16;
-
-/// While more than half of the connections are there, no network has more than this part of them.
-const SHARES: usize = 8;
 
 /// So long a request's head may take from the end of the one before on; ...
 const HEAD: Duration = Duration::from_secs(10);
@@ -61,100 +58,49 @@ pub struct Bounds {
 }
 
 /// A connection, as others see it.
+#[derive(Clone, Default)]
 struct Open {
     busy: Busy,
     /// Told to end.
     end: Arc<Notify>,
 }
 
-#[derive(Default)]
-struct Table {
-    next: u64,
-    all: usize,
-    // In the order in which they came.
-    by: HashMap<IpAddr, BTreeMap<u64, Open>>,
-}
-
-impl Table {
-    fn remove(&mut self, who: IpAddr, id: u64) -> Option<Open> {
-        let own = self.by.get_mut(&who)?;
-        let open = own.remove(&id)?;
-        self.all -= 1;
-        if own.is_empty() {
-            self.by.remove(&who);
-        }
-        Some(open)
-    }
-
-    /// Ends the longest that waits for its visitor, of those of a network; false if none does.
-    fn displace(&mut self, who: IpAddr) -> bool {
-        let own = self.by.get(&who);
-        let waiting = own
-            .and_then(|own| own.iter().find(|(_, open)| !open.busy.is_busy()).map(|(id, _)| *id));
-        let Some(open) = waiting.and_then(|id| self.remove(who, id)) else { return false };
-        open.end.notify_one();
-        true
-    }
-
-    /// Makes room for one more of a network; false if there is none.
-    fn make_room(&mut self, who: IpAddr, bounds: Bounds) -> bool {
-        let own = self.by.get(&who).map_or(0, BTreeMap::len);
-        let has_share = !bounds.behind_proxy && own >= bounds.connections.div_ceil(SHARES);
-        if has_share && self.all >= bounds.connections / 2 {
-            return self.displace(who);
-        }
-        if self.all < bounds.connections {
-            return true;
-        }
-        let most = self.by.iter().max_by_key(|(_, own)| own.len()).map(|(who, _)| *who);
-        most.is_some_and(|most| self.displace(most))
-    }
-}
-
 /// The connections of a listener.
 struct Doors {
-    bounds: Bounds,
-    table: Mutex<Table>,
+    behind_proxy: bool,
+    places: Arc<Places<Open>>,
 }
 
 /// One that was let in, until it is dropped.
 struct Inside {
-    doors: Arc<Doors>,
-    who: IpAddr,
-    id: u64,
-    busy: Busy,
-    end: Arc<Notify>,
+    open: Open,
+    // It has it no longer where it was told to end.
+    _place: Place<Open>,
 }
 
 impl Doors {
-    fn new(bounds: Bounds) -> Arc<Doors> {
-        Arc::new(Doors { bounds, table: Mutex::default() })
+    fn new(Bounds { connections, behind_proxy }: Bounds) -> Doors {
+        let places = match behind_proxy {
+            true => Places::without_shares(connections),
+            false => Places::new(connections),
+        };
+        Doors { behind_proxy, places }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    /// So long a head may take.
+    fn head(&self) -> Duration {
+        if self.behind_proxy { HEAD_OF_PROXY } else { HEAD }
     }
 
     /// Lets one in, if there is room or somebody makes some.
-    fn let_in(self: &Arc<Doors>, address: IpAddr) -> Option<Inside> {
-        let who = network_of(address);
-        let mut table = self.lock();
-        if !table.make_room(who, self.bounds) {
-            return None;
+    fn let_in(&self, address: IpAddr) -> Option<Inside> {
+        let open = Open::default();
+        let waits = |open: &Open| open.busy.waits_since();
+        let (place, former) = self.places.take_over(address, open.clone(), waits).ok()?;
+        if let Some(former) = former {
+            former.end.notify_one();
         }
-        let (id, busy, end) = (table.next, Busy::default(), Arc::new(Notify::new()));
-        table.next += 1;
-        table.all += 1;
-        let open = Open { busy: busy.clone(), end: Arc::clone(&end) };
-        table.by.entry(who).or_default().insert(id, open);
-        drop(table);
-        Some(Inside { doors: Arc::clone(self), who, id, busy, end })
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        self.doors.lock().remove(self.who, self.id);
+        Some(Inside { open, _place: place })
     }
 }
 
@@ -163,14 +109,14 @@ async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
     inside: Inside,
+    head: Duration,
     router: Router,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let head = if inside.doors.bounds.behind_proxy { HEAD_OF_PROXY } else { HEAD };
     // Without these it is served all the same.
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(UNTAKEN));
-    let (router, busy) = (TowerToHyperService::new(router), inside.busy.clone());
+    let (router, busy) = (TowerToHyperService::new(router), inside.open.busy.clone());
     let answer = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         request.extensions_mut().insert(busy.clone());
@@ -190,7 +136,7 @@ async fn serve(
                 }
                 return;
             }
-            () = inside.end.notified() => {
+            () = inside.open.end.notified() => {
                 tracing::debug!(%peer, "a connection is closed for another");
                 return;
             }
@@ -221,7 +167,8 @@ pub(crate) async fn accept(
             // Where there is no room for it, it is closed.
             Ok((stream, peer)) => {
                 if let Some(inside) = doors.let_in(peer.ip()) {
-                    tasks.spawn(serve(stream, peer, inside, router.clone(), stopped.clone()));
+                    let (head, router) = (doors.head(), router.clone());
+                    tasks.spawn(serve(stream, peer, inside, head, router, stopped.clone()));
                 }
             }
             Err(error) => {
@@ -242,15 +189,15 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    fn doors(connections: usize, behind_proxy: bool) -> Arc<Doors> {
+    fn doors(connections: usize, behind_proxy: bool) -> Doors {
         Doors::new(Bounds { connections, behind_proxy })
     }
 
     fn ended(inside: &Inside) -> bool {
-        !inside.doors.lock().by.get(&inside.who).is_some_and(|own| own.contains_key(&inside.id))
+        inside._place.is_lost()
     }
 
-    fn fill(doors: &Arc<Doors>, last: u8, most: usize) -> Vec<Inside> {
+    fn fill(doors: &Doors, last: u8, most: usize) -> Vec<Inside> {
         (0..most).map_while(|_| doors.let_in(address(last))).collect()
     }
 
@@ -266,13 +213,12 @@ mod tests {
         let doors = doors(80, false);
         let held = fill(&doors, 1, 100);
         assert_eq!(held.len(), 100);
-        assert_eq!(held.iter().filter(|one| ended(one)).count(), 60);
-        assert!(held[..60].iter().all(ended));
-        assert_eq!(doors.lock().all, 40);
+        assert!(held[..60].iter().all(ended) && !held[60..].iter().any(ended));
+        assert_eq!(doors.places.taken(), 40);
         // Those who come from elsewhere do not take from each other while there is room.
         let others = fill(&doors, 2, 10);
         assert_eq!(others.len(), 10);
-        assert_eq!(doors.lock().all, 50);
+        assert_eq!(doors.places.taken(), 50);
         assert!(!others.iter().any(ended));
     }
 
@@ -280,7 +226,7 @@ mod tests {
     fn one_that_is_answered_stays() {
         let doors = doors(80, false);
         let first = fill(&doors, 1, 40);
-        let answered: Vec<_> = first.iter().map(|one| one.busy.begin()).collect();
+        let answered: Vec<_> = first.iter().map(|one| one.open.busy.begin()).collect();
         assert!(doors.let_in(address(1)).is_none());
         assert!(doors.let_in(address(2)).is_some());
         assert!(!first.iter().any(ended));
@@ -290,13 +236,22 @@ mod tests {
     }
 
     #[test]
+    fn one_that_was_answered_a_moment_ago_outlasts_those_that_never_asked() {
+        let doors = doors(80, false);
+        let held = fill(&doors, 1, 40);
+        drop(held[0].open.busy.begin());
+        let late = fill(&doors, 1, 39);
+        assert!(!ended(&held[0]) && held[1..].iter().all(ended) && !late.iter().any(ended));
+    }
+
+    #[test]
     fn where_all_is_taken_it_is_from_those_who_have_most() {
         let doors = doors(80, false);
         let most = fill(&doors, 1, 40);
         let others: Vec<_> = (2..6).map(|last| fill(&doors, last, 10)).collect();
-        assert_eq!(doors.lock().all, 80);
+        assert_eq!(doors.places.taken(), 80);
         let late = doors.let_in(address(9));
-        assert!(late.is_some() && ended(&most[0]) && doors.lock().all == 80);
+        assert!(late.is_some() && ended(&most[0]) && doors.places.taken() == 80);
         assert!(!others.iter().flatten().any(ended));
     }
 
@@ -307,13 +262,5 @@ mod tests {
         assert!(!held.iter().any(ended));
         assert!(doors.let_in(address(1)).is_some());
         assert!(ended(&held[0]));
-    }
-
-    #[test]
-    fn nothing_is_remembered_of_who_left() {
-        let doors = doors(16, false);
-        drop(fill(&doors, 1, 30));
-        let table = doors.lock();
-        assert!(table.all == 0 && table.by.is_empty());
     }
 }

@@ -16,9 +16,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// Requests that are under way at a time. What is beyond is turned away at once, so that the rest is served.
@@ -34,27 +33,38 @@ const BODY: Duration = Duration::from_secs(10);
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Whether something is done for whoever is at the other end of a connection, rather than that it is waited for him.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Busy(Arc<AtomicUsize>);
+/// Whether something is done for whoever is at the other end of a connection, rather than that it is waited for him: then since when. One thing is done at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Busy(Arc<Mutex<Option<Instant>>>);
 
 /// Something that is done, until it is dropped.
 pub(crate) struct Doing(Busy);
 
+impl Default for Busy {
+    fn default() -> Busy {
+        Busy(Arc::new(Mutex::new(Some(Instant::now()))))
+    }
+}
+
 impl Busy {
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn begin(&self) -> Doing {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        *self.lock() = None;
         Doing(self.clone())
     }
 
-    pub(crate) fn is_busy(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
+    /// Since when it is waited for the visitor; none while something is done for him.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        *self.lock()
     }
 }
 
 impl Drop for Doing {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        *self.0.lock() = Some(Instant::now());
     }
 }
 
@@ -105,7 +115,7 @@ pub(super) async fn bounded(State(app): State<Shared>, request: Request, next: N
     let busy = parts.extensions.remove::<Busy>();
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map_or(SocketAddr::from(([0, 0, 0, 0], 0)), |peer| peer.0);
-    let text = match app.room.take(app.address(peer, &parts.headers)) {
+    let text = match app.room.take(app.address(peer, &parts.headers), ()) {
         Ok(_place) => {
             let _doing = busy.as_ref().map(Busy::begin);
             return next.run(Request::from_parts(parts, Body::from(body))).await;

@@ -80,7 +80,7 @@ pub(crate) struct App {
     signups: Addresses,
     pub(crate) writes: Writes,
     /// Places of requests that are under way.
-    room: Arc<Places>,
+    room: Arc<Places<()>>,
     /// Told when an account is to be deleted.
     pub(crate) deletions: Arc<Notify>,
     health: health::Health,
