@@ -83,7 +83,7 @@ pub(crate) struct App {
     room: Arc<Places<()>>,
     /// Told when an account is to be deleted.
     pub(crate) deletions: Arc<Notify>,
-    health: health::Health,
+    health: Arc<health::Health>,
     /// A proxy that is not as the settings say is told of once.
     odd_proxy: Once,
 }
@@ -219,7 +219,7 @@ pub fn router(
         signups: Addresses::new(settings.signups_per_hour, 60 * minute),
         writes: Writes::new(settings.writes_per_hour),
         room: Places::new(guard::AT_A_TIME),
-        health: health::Health::default(),
+        health: Arc::default(),
         odd_proxy: Once::new(),
         network: Arc::clone(&network),
         settings,
