@@ -1,5 +1,6 @@
 //! Why the network did not do what it was asked for.
 
+use std::fmt;
 use std::time::Duration;
 
 /// What any call may end with.
@@ -19,6 +20,19 @@ pub enum Failure {
 impl Failure {
     pub(super) fn broken(error: &dyn std::error::Error) -> Failure {
         Failure::Broken(format!("what is in the store cannot be read: {error}"))
+    }
+}
+
+/// A pause in words. It is rounded up: whoever waits for so long does not come too early.
+pub(crate) struct Pause(pub(crate) Duration);
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_millis().div_ceil(1_000).max(1);
+        let (count, unit) =
+            if seconds < 120 { (seconds, "second") } else { (seconds.div_ceil(60), "minute") };
+        let plural = if count == 1 { "" } else { "s" };
+        write!(f, "{count} {unit}{plural}")
     }
 }
 
@@ -46,7 +60,7 @@ pub enum LoginError {
     #[error("The name or the password is wrong.")]
     Wrong,
     /// Too many logins with this name failed, where whoever asks is or where nobody is known.
-    #[error("Too many logins with this name failed. Try again in {} seconds.", .0.as_secs().max(1))]
+    #[error("Too many logins with this name failed. Try again in {}.", Pause(*.0))]
     Throttled(Duration),
     /// Too many passwords are being looked at. Try again soon.
     #[error("Too many people are logging in at this moment. Try again soon.")]
@@ -123,4 +137,19 @@ pub enum SessionError {
     /// The store failed.
     #[error(transparent)]
     Failed(#[from] Failure),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_rounded_up() {
+        let told = |pause_ms| Pause(Duration::from_millis(pause_ms)).to_string();
+        assert_eq!([told(0), told(1_000), told(1_001)], ["1 second", "1 second", "2 seconds"]);
+        assert_eq!([told(119_000), told(119_001)], ["119 seconds", "2 minutes"]);
+        assert_eq!([told(299_999), told(3_600_000)], ["5 minutes", "60 minutes"]);
+        let late = LoginError::Throttled(Duration::from_millis(1_900)).to_string();
+        assert!(late.ends_with("Try again in 2 seconds."), "{late}");
+    }
 }

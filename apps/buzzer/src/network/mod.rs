@@ -19,6 +19,7 @@ mod post;
 mod session;
 pub mod values;
 
+pub(crate) use error::Pause;
 pub use error::{CreateError, Failure, FollowError, LoginError, PostError, SessionError};
 pub use keys::bounds;
 pub use name::{

@@ -5,7 +5,7 @@ use super::pages::{Again, DoorPage, SettingsPage, WelcomePage, html};
 use super::trouble::{Fields, Params, Trouble, with_pause};
 use super::visitor::{self, Viewer, check_form_token, form_token};
 use crate::network::{
-    Changed, CreateError, Failure, InputError, LoginError, Name, Password, Proof,
+    Changed, CreateError, Failure, InputError, LoginError, Name, Password, Pause, Proof,
 };
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -69,10 +69,7 @@ impl Shut {
     }
 
     fn too_often(pause: Duration) -> Shut {
-        let problem = format!(
-            "Too many tries from your network. Try again in {} seconds.",
-            pause.as_secs() + 1
-        );
+        let problem = format!("Too many tries from your network. Try again in {}.", Pause(pause));
         Shut { status: StatusCode::TOO_MANY_REQUESTS, pause: Some(pause), problem }
     }
 
@@ -256,9 +253,8 @@ fn of_viewer(error: LoginError) -> Shut {
     match error {
         LoginError::Wrong => Shut::new(StatusCode::UNAUTHORIZED, "The password is wrong."),
         LoginError::Throttled(pause) => {
-            let seconds = pause.as_secs().max(1);
             let problem =
-                format!("The password was wrong too often here. Try again in {seconds} seconds.");
+                format!("The password was wrong too often here. Try again in {}.", Pause(pause));
             let pause = Some(pause);
             Shut { pause, ..Shut::new(StatusCode::TOO_MANY_REQUESTS, problem) }
         }

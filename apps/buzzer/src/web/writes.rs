@@ -4,7 +4,7 @@
 use super::tries::Tries;
 use super::trouble::Trouble;
 use crate::api::ApiError;
-use crate::network::Name;
+use crate::network::{Name, Pause};
 use axum::http::StatusCode;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -32,11 +32,10 @@ impl Writes {
 
 impl fmt::Display for TooMuch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let minutes = self.0.as_secs() / 60 + 1;
-        let plural = if minutes == 1 { "" } else { "s" };
         write!(
             f,
-            "You posted, followed and deleted as often as an account may in an hour. Nothing was done. Try again in {minutes} minute{plural}."
+            "You posted, followed and deleted as often as an account may in an hour. Nothing was done. Try again in {}.",
+            Pause(self.0)
         )
     }
 }
@@ -73,7 +72,7 @@ mod tests {
     #[test]
     fn it_is_told_when_to_go_on() {
         let text = |seconds| TooMuch(Duration::from_secs(seconds)).to_string();
-        assert!(text(20).ends_with("in 1 minute."), "{}", text(20));
+        assert!(text(20).ends_with("in 20 seconds."), "{}", text(20));
         assert!(text(3_599).ends_with("in 60 minutes."), "{}", text(3_599));
         let too_much = || TooMuch(Duration::from_secs(90));
         let page = Trouble::from(too_much()).into_response();
