@@ -33,20 +33,23 @@ type Question = (Peer, [u8; 16]);
 pub(super) struct RollCalls {
     /// Whose were answered in this tick.
     answered: BTreeSet<PublicKey>,
+    /// How many more may be, beside one of the administrator.
+    left: usize,
     waiting: Lines<PublicKey, Question>,
 }
 
 impl Default for RollCalls {
     fn default() -> RollCalls {
-        RollCalls { answered: BTreeSet::new(), waiting: Lines::new(WAITING) }
+        RollCalls { answered: BTreeSet::new(), left: ANSWERS, waiting: Lines::new(WAITING) }
     }
 }
 
 impl RollCalls {
     /// Whether a question is to be answered now; else it waits, or is dropped where one of its key waits already.
     fn ask(&mut self, key: PublicKey, question: Question, is_administrator: bool) -> bool {
-        let has_turn = self.answered.len() < ANSWERS && self.waiting.held().0 == 0;
+        let has_turn = self.left > 0 && self.waiting.held().0 == 0;
         if (has_turn || is_administrator) && self.answered.insert(key) {
+            self.left -= usize::from(!is_administrator);
             return true;
         }
         if self.waiting.length(key) == 0 {
@@ -62,6 +65,7 @@ impl RollCalls {
         let turns = std::iter::from_fn(|| self.waiting.pop(|_| true)).take(ANSWERS);
         let turns: Vec<_> = turns.collect();
         self.answered.extend(turns.iter().map(|(key, _)| *key));
+        self.left = ANSWERS - turns.len();
         turns
     }
 }
@@ -158,6 +162,14 @@ mod tests {
         (1..=9).for_each(|of| _ = asks(&mut calls, of));
         assert!(asks(&mut calls, 0));
         assert!(!asks(&mut calls, 0), "once in a tick");
+    }
+
+    #[test]
+    fn the_administrator_takes_nobodys_place() {
+        let mut calls = RollCalls::default();
+        assert!(asks(&mut calls, 0));
+        assert!((1..=ANSWERS as u8).all(|of| asks(&mut calls, of)));
+        assert!(!asks(&mut calls, 99));
     }
 
     #[test]
