@@ -23,7 +23,10 @@ use tokio::task::JoinSet;
 /// Connections at most, whatever the system allows.
 const CONNECTIONS: usize = 8_192;
 
-/// Descriptors for all else: the store's connections have theirs besides.
+/// Connections of those who run it.
+pub(crate) const INTERNAL_CONNECTIONS: usize = 64;
+
+/// Descriptors for all else: the store's connections, and those of who runs it, have theirs besides.
 const OTHER_DESCRIPTORS: usize = 64;
 
 /// Fewer connections than these are of no use.
@@ -35,6 +38,9 @@ const HEAD: Duration = Duration::from_secs(10);
 /// ... and from a proxy, which keeps connections for later, longer than any of them does by itself.
 const HEAD_OF_PROXY: Duration = Duration::from_secs(75);
 
+/// A head is no longer; that many connections may have one begun at a time.
+const HEAD_BYTES: usize = 32 * 1024;
+
 /// An answer that nobody takes is given up after this time.
 const UNTAKEN: Duration = Duration::from_secs(30);
 
@@ -45,7 +51,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[must_use]
 pub fn connections(descriptors: u64, of_store: usize) -> usize {
     let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
-    descriptors.saturating_sub(OTHER_DESCRIPTORS + of_store).clamp(FEWEST, CONNECTIONS)
+    let others = OTHER_DESCRIPTORS + INTERNAL_CONNECTIONS + of_store;
+    descriptors.saturating_sub(others).clamp(FEWEST, CONNECTIONS)
 }
 
 /// Who is let in.
@@ -117,14 +124,16 @@ async fn serve(
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(UNTAKEN));
     let (router, busy) = (TowerToHyperService::new(router), inside.open.busy.clone());
+    let for_requests = busy.clone();
     let answer = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
-        request.extensions_mut().insert(busy.clone());
+        request.extensions_mut().insert(for_requests.clone());
         router.call(request)
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
+        .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), answer);
     tokio::pin!(connection);
     let mut told = false;
@@ -138,7 +147,11 @@ async fn serve(
             }
             () = inside.open.end.notified() => {
                 tracing::debug!(%peer, "a connection is closed for another");
-                return;
+                if busy.waits_since().is_some() {
+                    return;
+                }
+                // Something began on it just now: whoever asked for that hears what became of it.
+                connection.as_mut().graceful_shutdown();
             }
             _ = stopping.wait_for(|stopping| *stopping), if !told => {
                 connection.as_mut().graceful_shutdown();
@@ -184,6 +197,9 @@ pub(crate) async fn accept(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::Extension;
+    use std::io::{Read, Write};
+    use std::net::TcpStream as Visitor;
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
@@ -203,7 +219,7 @@ mod tests {
 
     #[test]
     fn descriptors_bound_connections() {
-        assert_eq!(connections(1024, 12), 1024 - 64 - 12);
+        assert_eq!(connections(1024, 12), 1024 - 64 - INTERNAL_CONNECTIONS - 12);
         assert_eq!(connections(u64::MAX, 12), CONNECTIONS);
         assert_eq!(connections(10, 12), FEWEST);
     }
@@ -253,6 +269,66 @@ mod tests {
         let late = doors.let_in(address(9));
         assert!(late.is_some() && ended(&most[0]) && doors.places.taken() == 80);
         assert!(!others.iter().flatten().any(ended));
+    }
+
+    /// A connection on which a router answers, as its visitor has it, and as others see it.
+    async fn connected(router: Router) -> (Visitor, Open) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let visitor = Visitor::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, peer) = listener.accept().await.unwrap();
+        let inside = doors(80, false).let_in(peer.ip()).unwrap();
+        let (open, (runs, stopping)) = (inside.open.clone(), watch::channel(false));
+        tokio::spawn(async move {
+            serve(stream, peer, inside, HEAD, router, stopping).await;
+            drop(runs);
+        });
+        (visitor, open)
+    }
+
+    /// What there is to do in this thread is done.
+    async fn all_done() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// What the visitor is told until his connection ends.
+    async fn all_told(mut visitor: Visitor) -> String {
+        let read = move || {
+            let mut told = String::new();
+            visitor.read_to_string(&mut told).map(|_| told)
+        };
+        tokio::task::spawn_blocking(read).await.unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn one_on_which_something_began_meanwhile_ends_behind_its_answer() {
+        let (began, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (begins, waits) = (Arc::clone(&began), Arc::clone(&goes_on));
+        let router = Router::new().fallback(|Extension(busy): Extension<Busy>| async move {
+            let _doing = busy.begin();
+            begins.notify_one();
+            waits.notified().await;
+            "it is done"
+        });
+        let (mut visitor, open) = connected(router).await;
+        visitor.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        began.notified().await;
+        open.end.notify_one();
+        all_done().await;
+        goes_on.notify_one();
+        let told = all_told(visitor).await;
+        assert!(told.ends_with("it is done"), "{told:?}");
+    }
+
+    #[tokio::test]
+    async fn a_head_without_end_is_refused() {
+        let (mut visitor, _) = connected(Router::new()).await;
+        let begin = b"GET / HTTP/1.1\r\nHost: x\r\nCookie: ";
+        visitor.write_all(begin).unwrap();
+        visitor.write_all(&vec![b'x'; HEAD_BYTES - begin.len()]).unwrap();
+        let told = all_told(visitor).await;
+        assert!(told.starts_with("HTTP/1.1 431 "), "{told:?}");
     }
 
     #[test]

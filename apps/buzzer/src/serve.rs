@@ -2,7 +2,7 @@
 
 pub use crate::doors::{Bounds, connections};
 
-use crate::doors;
+use crate::doors::{self, INTERNAL_CONNECTIONS};
 use crate::network::{Network, Perdura};
 use crate::web::{self, Counters, Read, Routers, Settings};
 use ::perdura::transactions::Counters as Store;
@@ -111,9 +111,6 @@ pub async fn finish_deletions(network: &dyn Network) -> Result<usize> {
         }
     }
 }
-
-/// Connections of those who run it.
-const INTERNAL_CONNECTIONS: usize = 64;
 
 /// Where it listens.
 pub struct Listeners {
