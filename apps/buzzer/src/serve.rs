@@ -139,7 +139,11 @@ pub async fn serve(
     if let Some(listener) = listeners.internal {
         let bounds = Bounds { connections: INTERNAL_CONNECTIONS, behind_proxy: false };
         // It goes with the process: whoever looks sees it until then.
-        tokio::spawn(doors::accept(listener, internal, bounds, stopped.clone()));
+        let (runs, running) = watch::channel(false);
+        tokio::spawn(async move {
+            doors::accept(listener, internal, bounds, running).await;
+            drop(runs);
+        });
     }
     tokio::spawn(async move {
         stop.await;

@@ -1,7 +1,7 @@
 //! Those who send slowly, or half of what they want, and keep nobody out; and what only those who run it see.
 
 use super::browser::Browser;
-use super::world::{World, wait_for};
+use super::world::{World, signal, wait_for};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
@@ -130,4 +130,12 @@ fn what_is_wrong_is_told_to_those_who_run_it() {
     internal.get("/health").is(503).has(&["detail"]);
     public.get("/health").is(503).has(&["unavailable"]).has_not(&["detail"]);
     world.signal_partition(1, "-CONT");
+
+    // It is there until the process ends, as while somebody is still waited for.
+    let _slow = begin(ELSEWHERE, world.url(), HALF_A_BODY).unwrap();
+    signal("-TERM", world.app().id());
+    wait_for("the end of the public address", || {
+        connect_from(ELSEWHERE, world.url()).is_none().then_some(())
+    });
+    internal.get("/live").is(200);
 }
