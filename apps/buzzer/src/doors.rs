@@ -4,7 +4,7 @@
 //! least of all whoever comes from elsewhere.
 
 use crate::places::{Place, Places};
-use crate::web::Busy;
+use crate::web::{Busy, Counters, Read};
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::http::Request;
@@ -15,6 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -72,10 +73,18 @@ struct Open {
     end: Arc<Notify>,
 }
 
+/// How many connections had to go, or could not come.
+#[derive(Default)]
+struct Turned {
+    closed: AtomicU64,
+    refused: AtomicU64,
+}
+
 /// The connections of a listener.
-struct Doors {
+pub(crate) struct Doors {
     behind_proxy: bool,
     places: Arc<Places<Open>>,
+    turned: Arc<Turned>,
 }
 
 /// One that was let in, until it is dropped.
@@ -86,12 +95,33 @@ struct Inside {
 }
 
 impl Doors {
-    fn new(Bounds { connections, behind_proxy }: Bounds) -> Doors {
+    pub(crate) fn new(Bounds { connections, behind_proxy }: Bounds) -> Doors {
         let places = match behind_proxy {
             true => Places::without_shares(connections),
             false => Places::new(connections),
         };
-        Doors { behind_proxy, places }
+        Doors { behind_proxy, places, turned: Arc::default() }
+    }
+
+    /// What those who run it see of who does not get in.
+    pub(crate) fn counters(&self) -> Counters {
+        let counter = |name, help, read: fn(&Turned) -> &AtomicU64| {
+            let turned = Arc::clone(&self.turned);
+            let read = move || read(&turned).load(Ordering::Relaxed);
+            (name, help, Box::new(read) as Read)
+        };
+        vec![
+            counter(
+                "buzzer_connections_closed_total",
+                "Connections that waited for their visitor and were closed for others.",
+                |turned| &turned.closed,
+            ),
+            counter(
+                "buzzer_connections_refused_total",
+                "Connections that were closed when they came, since no other could be closed for them.",
+                |turned| &turned.refused,
+            ),
+        ]
     }
 
     /// So long a head may take.
@@ -103,9 +133,13 @@ impl Doors {
     fn let_in(&self, address: IpAddr) -> Option<Inside> {
         let open = Open::default();
         let waits = |open: &Open| open.busy.waits_since();
-        let (place, former) = self.places.take_over(address, open.clone(), waits).ok()?;
+        let Ok((place, former)) = self.places.take_over(address, open.clone(), waits) else {
+            self.turned.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
         if let Some(former) = former {
             former.end.notify_one();
+            self.turned.closed.fetch_add(1, Ordering::Relaxed);
         }
         Some(Inside { open, _place: place })
     }
@@ -165,10 +199,10 @@ async fn serve(
 pub(crate) async fn accept(
     listener: TcpListener,
     router: Router,
-    bounds: Bounds,
+    doors: Doors,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let (doors, mut tasks) = (Doors::new(bounds), JoinSet::new());
+    let mut tasks = JoinSet::new();
     let stopped = stopping.clone();
     loop {
         let accepted: io::Result<_> = tokio::select! {
@@ -198,7 +232,7 @@ pub(crate) async fn accept(
 mod tests {
     use super::*;
     use axum::Extension;
-    use std::io::{Read, Write};
+    use std::io::{Read as _, Write};
     use std::net::TcpStream as Visitor;
 
     fn address(last: u8) -> IpAddr {
@@ -249,6 +283,8 @@ mod tests {
         drop(answered);
         assert!(doors.let_in(address(1)).is_some());
         assert!(ended(&first[0]));
+        let counted: Vec<u64> = doors.counters().iter().map(|(_, _, read)| read()).collect();
+        assert_eq!(counted, [1, 1], "one was closed, and one was refused");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 pub use crate::doors::{Bounds, connections};
 
-use crate::doors::{self, INTERNAL_CONNECTIONS};
+use crate::doors::{self, Doors, INTERNAL_CONNECTIONS};
 use crate::network::{Network, Perdura};
 use crate::web::{self, Counters, Read, Routers, Settings};
 use ::perdura::transactions::Counters as Store;
@@ -126,22 +126,24 @@ pub struct Listeners {
 /// When it cannot begin.
 pub async fn serve(
     network: Arc<dyn Network>,
-    counters: Counters,
+    mut counters: Counters,
     settings: Settings,
     (listeners, connections): (Listeners, usize),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let (asked, (stopping, stopped)) = (Arc::new(Notify::new()), watch::channel(false));
-    let bounds = Bounds { connections, behind_proxy: settings.behind_proxy };
+    let doors = Doors::new(Bounds { connections, behind_proxy: settings.behind_proxy });
+    counters.extend(doors.counters());
     let routers = web::router(Arc::clone(&network), settings, counters, Arc::clone(&asked));
     let Routers { public, internal } = routers.context("the metrics cannot be made")?;
     let deleting = tokio::spawn(delete_accounts(Arc::clone(&network), asked, stopped.clone()));
     if let Some(listener) = listeners.internal {
         let bounds = Bounds { connections: INTERNAL_CONNECTIONS, behind_proxy: false };
+        let doors = Doors::new(bounds);
         // It goes with the process: whoever looks sees it until then.
         let (runs, running) = watch::channel(false);
         tokio::spawn(async move {
-            doors::accept(listener, internal, bounds, running).await;
+            doors::accept(listener, internal, doors, running).await;
             drop(runs);
         });
     }
@@ -150,7 +152,7 @@ pub async fn serve(
         tracing::info!("stopping: what is under way is still answered");
         let _ = stopping.send(true);
     });
-    let serving = doors::accept(listeners.public, public, bounds, stopped.clone());
+    let serving = doors::accept(listeners.public, public, doors, stopped.clone());
     let mut late = stopped;
     let too_late = async {
         let _ = late.wait_for(|stopping| *stopping).await;

@@ -121,7 +121,8 @@ fn what_is_wrong_is_told_to_those_who_run_it() {
     });
     let (public, internal) = (Browser::new(world.url()), Browser::new(&internal));
     public.get("/metrics").is(404);
-    internal.get("/metrics").is(200).has(&["buzzer_requests_total"]);
+    let metrics = ["buzzer_requests_total", "buzzer_connections_closed_total 0"];
+    internal.get("/metrics").is(200).has(&metrics);
     internal.get("/live").is(200);
     internal.get("/").is(404);
     internal.get("/health").is(200).has(&["\"ok\""]);
