@@ -1,6 +1,7 @@
 //! What holds for all requests, whatever they ask for.
 
 use super::Shared;
+use super::metrics::Came;
 use super::trouble::Trouble;
 use super::visitor::{NoSession, is_ours};
 use crate::api::ApiError;
@@ -106,19 +107,27 @@ async fn body_of(body: Body, is_api: bool) -> Result<Bytes, Response> {
 
 /// Turns away what there is no room for. That is looked at when all of the request is there: whoever sends one slowly keeps nobody out.
 pub(super) async fn bounded(State(app): State<Shared>, request: Request, next: Next) -> Response {
-    let is_api = is_api(&request);
-    let (mut parts, body) = request.into_parts();
-    let body = match body_of(body, is_api).await {
-        Ok(body) => body,
-        Err(response) => return response,
+    let (is_api, since) = (is_api(&request), Instant::now());
+    let (parts, body) = request.into_parts();
+    let body = body_of(body, is_api).await;
+    let came = Came(since.elapsed());
+    let mut response = match body {
+        Ok(body) => with_place(&app, Request::from_parts(parts, Body::from(body)), next).await,
+        Err(response) => response,
     };
-    let busy = parts.extensions.remove::<Busy>();
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    response.extensions_mut().insert(came);
+    response
+}
+
+/// What is answered where there is room.
+async fn with_place(app: &Shared, mut request: Request, next: Next) -> Response {
+    let busy = request.extensions_mut().remove::<Busy>();
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map_or(SocketAddr::from(([0, 0, 0, 0], 0)), |peer| peer.0);
-    let text = match app.room.take(app.address(peer, &parts.headers), ()) {
+    let text = match app.room.take(app.address(peer, request.headers()), ()) {
         Ok(_place) => {
             let _doing = busy.as_ref().map(Busy::begin);
-            return next.run(Request::from_parts(parts, Body::from(body))).await;
+            return next.run(request).await;
         }
         Err(NoPlace::Share) => {
             "Too many requests from your network are under way. Nothing was changed. Try again in a moment."
@@ -127,7 +136,7 @@ pub(super) async fn bounded(State(app): State<Shared>, request: Request, next: N
             "Too many requests are under way. Nothing was changed. Try again in a moment."
         }
     };
-    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let (is_api, status) = (is_api(&request), StatusCode::SERVICE_UNAVAILABLE);
     let mut response = said(is_api, status, "unavailable", "Not available at this moment", text);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response

@@ -106,7 +106,17 @@ fn those_who_send_half_of_it_keep_nobody_out() {
     slow.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert_eq!(slow.read_to_end(&mut Vec::new()).ok(), Some(0));
 
+    // That is no time that an answer took.
     let browser = Browser::new(world.url());
+    let metrics = browser.get("/metrics").is(200);
+    let of_route = |what: &str| {
+        let begin = format!("buzzer_request_seconds_{what}");
+        let line = metrics.text.lines().find(|line| line.starts_with(&begin)).unwrap();
+        line.rsplit(' ').next().map(str::to_owned)
+    };
+    let of_all = of_route("count{route=\"/api/v1/session\"}");
+    assert_eq!(of_route("bucket{route=\"/api/v1/session\",le=\"5\"}"), of_all);
+
     let long = json!({ "name": "x".repeat(20_000), "password": "correct horse" });
     browser.api("POST", "/session", Some(long)).is(413).has(&["invalid"]);
 }
