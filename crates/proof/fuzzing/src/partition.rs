@@ -11,8 +11,8 @@ use perdura_protocol::{
     SessionId, Slot, Time,
 };
 use perdura_store::partition::{
-    Certificate, Fence, Intent, Members, Participant, PartitionCommand, PartitionReply, Place,
-    Statement, digest_of_part,
+    Caller, Certificate, Fence, Intent, Members, Participant, PartitionCommand, PartitionReply,
+    Place, Signed, Statement, Wanted, digest_of_part,
 };
 use perdura_store::{Operation, Store};
 use std::sync::Arc;
@@ -61,7 +61,9 @@ fn map() -> Arc<Map> {
 
 fn empty() -> Store {
     let place = Place { map: map(), partition: PartitionId(0), max_skew_ms: 500 };
-    Store::partitioned(1 << 20, place)
+    let mut store = Store::partitioned(1 << 20, place);
+    store.set_version(store.newest_version());
+    store
 }
 
 fn write(key: &'static str) -> Vec<Operation> {
@@ -175,7 +177,8 @@ pub fn reply(data: &[u8]) -> bool {
 
 fn all() -> Vec<(&'static str, PartitionCommand)> {
     let pending = intent(1, "a").id();
-    let fence = |below| word(&Statement::Fence { session: CLIENT, below, now: Time(1) });
+    let fence =
+        |below| word(&Statement::Fence { session: CLIENT, below, now: Signed::Clock(Time(1)) });
     let keys = (0..4).map(|member| key(1, member + 8).public()).collect();
     let members = Members { partition: PartitionId(1), configuration: 1, keys };
     let administrator = SecretKey::from_seed(SCHEME, [200; 32]);
@@ -207,7 +210,8 @@ fn all() -> Vec<(&'static str, PartitionCommand)> {
         ("expire", PartitionCommand::Expire { transaction: pending }),
         ("fence", PartitionCommand::Fence { session: CLIENT, below: 3 }),
         ("forget", {
-            let fence = Fence { proof: fence(9), nonce: 1, below: 9, signed: Time(1) };
+            let fence =
+                Fence { proof: fence(9), nonce: 1, below: 9, signed: Signed::Clock(Time(1)) };
             PartitionCommand::Forget { session: CLIENT, fences: vec![fence] }
         }),
         ("members", PartitionCommand::Members(newest)),
@@ -217,6 +221,11 @@ fn all() -> Vec<(&'static str, PartitionCommand)> {
         ("over", PartitionCommand::Over { after: None }),
         ("show", PartitionCommand::Show { transaction: pending }),
         ("roster", PartitionCommand::Roster { partition: PartitionId(1) }),
+        ("end", PartitionCommand::End { partition: PartitionId(1) }),
+        ("mark", {
+            let caller = Caller { begin: None, token: 7 };
+            PartitionCommand::Mark { caller, wanted: Wanted::by(&write("a")) }
+        }),
     ]
 }
 

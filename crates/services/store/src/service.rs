@@ -5,7 +5,7 @@ use crate::fullness::Fullness;
 use crate::map::{Full, SegmentMap};
 use crate::partition::{
     Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, StatementClaim,
-    Touched, asks_about, claims_of, is_of_partition,
+    Touched, asks_about, claims_of,
 };
 use crate::plan::{Plan, exceed};
 use crate::reply::StoreReply;
@@ -18,7 +18,8 @@ use perdura_protocol::{Encode, PublicKey, SessionId, Time, seeded};
 use std::sync::Arc;
 
 /// The newest version of the store's rules. 2: what a partition remembers, and holds for what is pending, is bounded by client key, whoever causes it.
-const VERSION: u16 = 2;
+/// 3: who waits for locks leaves marks; what a partition remembers is what is stuck; and only what is new shows that another one lives.
+const VERSION: u16 = 3;
 
 /// The store of one replica.
 #[derive(Debug)]
@@ -77,6 +78,10 @@ impl Store {
         }
     }
 
+    fn is_for_partition(&self, command: &[u8]) -> bool {
+        self.partition.as_ref().is_some_and(|partition| partition.is_asked_by(command))
+    }
+
     /// How large the entries may become.
     fn room(&self) -> StateLimit {
         let partition = self.partition.as_deref();
@@ -116,9 +121,10 @@ impl Store {
         }
     }
 
-    fn note_change(&mut self, key: &[u8]) {
+    fn note_change(&mut self, session: SessionId, key: &[u8]) {
         if let Some(partition) = &mut self.partition {
             partition.note_change(key);
+            partition.served_at(session, key);
         }
     }
 
@@ -146,7 +152,7 @@ impl Store {
         if Fullness::is_asked_by(command) {
             return Some(Ok(Fullness::of(&self.map, self.room(), self.limit).to_bytes()));
         }
-        if self.partition.is_some() && is_of_partition(command) {
+        if self.is_for_partition(command) {
             return self.query_partition(command, meter);
         }
         match Request::decode(command) {
@@ -162,7 +168,12 @@ impl Store {
         }
     }
 
-    fn transact(&mut self, transaction: &Transaction, meter: &Meter) -> Result<Bytes, String> {
+    fn transact(
+        &mut self,
+        session: SessionId,
+        transaction: &Transaction,
+        meter: &Meter,
+    ) -> Result<Bytes, String> {
         let plan = Plan::of(&self.map, transaction, meter)?;
         if let Some(blocked) = self.blocked(transaction, &plan)? {
             self.note_blocked();
@@ -171,8 +182,11 @@ impl Store {
         if exceed(&plan.changes, &self.map, self.room()) {
             return Err(self.full());
         }
+        if let Some(partition) = self.partition.as_mut().filter(|one| one.has_marks()) {
+            partition.served(session, &Touched::of(transaction, plan.seen));
+        }
         for (key, value) in &plan.changes {
-            self.note_change(key);
+            self.note_change(session, key);
             match value {
                 Some(value) => {
                     self.map.put(key, value, u64::MAX).map_err(|Full| self.full())?;
@@ -186,7 +200,7 @@ impl Store {
     }
 }
 
-fn check_place(partition: &Partition, key: &[u8]) -> Result<(), String> {
+pub(crate) fn check_place(partition: &Partition, key: &[u8]) -> Result<(), String> {
     let Place { map, partition: here, .. } = partition.place();
     let there = map.partition_of(key);
     if there == *here {
@@ -223,7 +237,7 @@ impl FailingMemory for Store {
 
 impl Service for Store {
     fn footprint(&self, command: &[u8]) -> Footprint {
-        if self.partition.is_some() && is_of_partition(command) {
+        if self.is_for_partition(command) {
             return Footprint::everything();
         }
         let mut footprint = Footprint::new();
@@ -251,7 +265,7 @@ impl Service for Store {
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
         if let Some(partition) = &mut self.partition {
             partition.enter(context.slot);
-            if is_of_partition(command) {
+            if partition.is_asked_by(command) {
                 let command = PartitionCommand::read(command)?;
                 let ExecutionContext { session, administrator, other, time, .. } = *context;
                 let entries = Entries { map: &mut self.map, limit: self.limit };
@@ -267,22 +281,30 @@ impl Service for Store {
             self.note_blocked();
             return Ok(hindrance);
         }
+        let session = context.session;
         match request {
-            Request::Get { key } => Ok(found(self.map.get(key))),
+            Request::Get { key } => {
+                if let Some(partition) = &mut self.partition {
+                    partition.served_at(session, key);
+                }
+                Ok(found(self.map.get(key)))
+            }
             Request::Put { key, value } => {
                 match self.map.put(key, value, self.map.room(self.room())) {
                     Ok(()) => {
-                        self.note_change(key);
+                        self.note_change(session, key);
                         Ok(Bytes::from_static(&[StoreReply::PUT]))
                     }
                     Err(Full) => Err(self.full()),
                 }
             }
             Request::Delete { key } => {
-                self.note_change(key);
+                self.note_change(session, key);
                 Ok(deleted(self.map.remove(key)))
             }
-            Request::Transaction(transaction) => self.transact(&transaction, &context.meter),
+            Request::Transaction(transaction) => {
+                self.transact(session, &transaction, &context.meter)
+            }
         }
     }
 
@@ -297,7 +319,7 @@ impl Service for Store {
         meter: &Meter,
     ) -> Option<Result<Bytes, String>> {
         if let Some(partition) = &self.partition
-            && !is_of_partition(command)
+            && !partition.is_asked_by(command)
             && let Err(error) = partition.admit(client)
         {
             return Some(Err(error));
@@ -306,7 +328,7 @@ impl Service for Store {
     }
 
     fn may_be_put_off(&self, command: &[u8]) -> bool {
-        let partition = self.partition.as_ref().filter(|_| is_of_partition(command));
+        let partition = self.partition.as_ref().filter(|one| one.is_asked_by(command));
         partition.is_none_or(|partition| partition.may_be_put_off(command))
     }
 
@@ -327,7 +349,7 @@ impl Service for Store {
     }
 
     fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
-        let partition = self.partition.as_ref().filter(|_| is_of_partition(command))?;
+        let partition = self.partition.as_ref()?;
         asks_about(command, partition.place().partition)
     }
 
@@ -338,10 +360,8 @@ impl Service for Store {
 
     fn claims(&self, command: &[u8]) -> Option<Vec<StatementClaim>> {
         match &self.partition {
-            Some(partition) if is_of_partition(command) => {
-                claims_of(command, &partition.place().map)
-            }
-            _ => Some(Vec::new()),
+            Some(partition) => claims_of(command, &partition.place().map),
+            None => Some(Vec::new()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! One try of a transaction.
 
-use crate::hot::{Touches, Turns};
+use crate::hot::Touches;
+use crate::rescue::is_of_session;
 use crate::split::Part;
 use crate::telling::SIGNED_AGAIN;
 use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
@@ -25,8 +26,11 @@ const GRACE_MS: u64 = 3_000;
 pub(crate) enum Attempt {
     Done(Outcome),
     Error(TransactionError),
-    /// Somebody was in the way. Nothing happened.
-    Conflict(Blocker),
+    /// Somebody was in the way in these partitions, as far as that is known. Nothing happened.
+    Conflict {
+        blocker: Blocker,
+        at: Vec<PartitionId>,
+    },
     /// A session that it named had ended. Nothing happened.
     Stale(CallError),
     /// This partition does not answer another one, by what has been pending on it. Nothing happened.
@@ -169,12 +173,13 @@ impl<G> Drop for Running<G> {
 }
 
 impl<G: Groups> Transactions<G> {
-    fn begin(&self, touches: &Arc<Touches>) -> Running<G> {
+    fn begin(&self, touches: &Arc<Touches>, participants: &[Participant]) -> Running<G> {
         let mut state = self.inner.state();
         state.counter += 1;
         state.counters.global += 1;
         let counter = state.counter;
-        state.running.insert(counter);
+        let places = participants.iter().map(|one| (one.partition, one.nonce)).collect();
+        state.running.insert(counter, places);
         state.hot.begin(counter, touches);
         Running { of: self.clone(), counter }
     }
@@ -187,7 +192,11 @@ impl<G: Groups> Transactions<G> {
                 Some(operation) => Outcome::Failed { operation: operation as usize },
                 None => Outcome::Committed { results: Some(result.results) },
             }),
-            Ok(Given::Blocked(blocker)) => Attempt::Conflict(blocker),
+            Ok(Given::Blocked(blocker)) => {
+                // What is not ordered leaves no marks.
+                let at = if fast { Vec::new() } else { vec![part.partition] };
+                Attempt::Conflict { blocker, at }
+            }
             Ok(Given::Nonsense) => Attempt::Error(TransactionError::Nonsense),
             Err(error) => Attempt::Error(error.into()),
         }
@@ -220,7 +229,7 @@ impl<G: Groups> Transactions<G> {
     pub(crate) async fn global(
         &self,
         split: &Split,
-        (touches, turns): (&Arc<Touches>, Turns),
+        touches: &Arc<Touches>,
         in_turn: bool,
         deadline_ms: u64,
     ) -> Attempt {
@@ -237,7 +246,7 @@ impl<G: Groups> Transactions<G> {
                 Err(error) => return Attempt::Error(error.into()),
             }
         }
-        let running = self.begin(touches);
+        let running = self.begin(touches, &participants);
         let intent = Intent {
             cluster: self.groups().map().cluster,
             map: MAP_VERSION,
@@ -270,8 +279,6 @@ impl<G: Groups> Transactions<G> {
         if poll_fn(|context| Poll::Ready(ending.as_mut().poll(context))).await.is_pending() {
             self.groups().spawn(ending);
         }
-        // Whoever is next comes behind what ends this one.
-        drop(turns);
         attempt
     }
 
@@ -460,8 +467,20 @@ impl<G: Groups> Transactions<G> {
             .or_else(|| heard.iter().position(is_conflict));
         if let Some(index) = why {
             let partition = split.parts[index].partition;
+            let at: Vec<PartitionId> = heard
+                .iter()
+                .zip(&split.parts)
+                .filter(|(vote, _)| is_conflict(vote))
+                .map(|(_, part)| part.partition)
+                .collect();
             return match heard.swap_remove(index) {
+                Heard::Abort { refusal: Some(error), .. } if is_of_session(&error) => {
+                    Attempt::Stale(error)
+                }
                 Heard::Abort { refusal: Some(error), .. } => Attempt::Error(error.into()),
+                Heard::Abort { reason: Reason::Conflict(blocker), .. } => {
+                    Attempt::Conflict { blocker, at }
+                }
                 Heard::Abort { reason, .. } => self.why(split, partition, reason),
                 _ => Attempt::Error(TransactionError::Nonsense),
             };
@@ -478,7 +497,7 @@ impl<G: Groups> Transactions<G> {
         else {
             return Attempt::Error(nonsense().into());
         };
-        if crate::rescue::is_of_session(&error) {
+        if is_of_session(&error) {
             Attempt::Stale(error)
         } else if incomplete && !error.is_refusal() {
             // Who was not asked never votes for it.
@@ -500,12 +519,13 @@ impl<G: Groups> Transactions<G> {
                 let operation = split.origin(partition, operation);
                 return Attempt::Done(Outcome::Failed { operation });
             }
-            Reason::Conflict(blocker) => return Attempt::Conflict(blocker),
             Reason::Unreachable { partition: silent, oldest } => {
                 return Attempt::Unreachable { of: partition, partition: silent, oldest };
             }
             // Somebody ended it for us, or its session was fenced off: it is tried again, in another session.
-            Reason::Resolved | Reason::Fenced => return Attempt::Conflict(Blocker::Other),
+            Reason::Conflict(_) | Reason::Resolved | Reason::Fenced => {
+                return Attempt::Conflict { blocker: Blocker::Other, at: Vec::new() };
+            }
             Reason::Cap { pending } => Cause::Cap { pending },
             Reason::Room => Cause::Room,
             Reason::TooMuch => Cause::TooMuch,

@@ -53,8 +53,8 @@ pub trait Groups: Send + Sync + 'static {
         deadline_ms: u64,
     ) -> impl Future<Output = Result<Answer, CallError>> + Send;
 
-    /// Ends after so many milliseconds.
-    fn sleep(&self, ms: u64) -> impl Future<Output = ()> + Send;
+    /// Ends after so many milliseconds. Keeps nothing of this alive.
+    fn sleep(&self, ms: u64) -> impl Future<Output = ()> + Send + use<Self>;
 
     /// Milliseconds on a clock that does not go back: that of all deadlines.
     fn now_ms(&self) -> u64;

@@ -1,12 +1,13 @@
 //! Keys over which callers of this process met others lately: they take turns there, in the order in which they came, rather than in each other's way.
-//! Between processes that is no help; but each of them has one caller only then that tries.
+//! So each process has one caller at a time there; between processes their marks decide ([`crate::waiting`]).
 //!
 //! Invariants:
-//! - Turns are taken in the order of keys, and all of one try's before it begins: nobody waits for one who waits for him.
-//! - A turn is had until the try is over here, and what ends it is on its way: what whoever comes next asks for is ordered behind that.
+//! - Turns are taken in the order of keys, all at once and never more by who has some: nobody waits for one who waits for him.
+//! - A turn is had until the call is over here, and what ends it is on its way: what whoever comes next asks for is ordered behind that.
 //! - Nobody waits for long for one who waits for a partition that is down: where no turn has come for a while all go on without.
 
-use crate::{Groups, Transactions};
+use crate::waiting::Waiter;
+use crate::{Groups, TransactionError, Transactions};
 use futures_util::future::{Either, select};
 use perdura_store::partition::{Blocker, Intent};
 use perdura_store::{Operation, Transaction};
@@ -186,7 +187,7 @@ enum Turn {
 /// All that a try needs.
 #[derive(Default)]
 pub(crate) struct Turns {
-    _held: Vec<Turn>,
+    held: Vec<Turn>,
 }
 
 async fn take(turns: Arc<RwLock<()>>, writes: bool) -> Turn {
@@ -207,8 +208,23 @@ fn try_to_take(turns: &Arc<RwLock<()>>, writes: bool) -> Option<Turn> {
 }
 
 impl<G: Groups> Transactions<G> {
+    /// The turns that a call needs, unless it has some: they are kept until it is over, since who waited would have to wait for whoever came behind him.
+    pub(crate) async fn take_turns_once(
+        &self,
+        turns: &mut Turns,
+        touches: &Touches,
+        waiter: &Waiter,
+    ) -> Result<(), TransactionError> {
+        if turns.held.is_empty() {
+            let taken = self.take_turns(touches, waiter.deadline_ms()).await;
+            let tries = waiter.conflicts();
+            *turns = taken.ok_or(TransactionError::Conflict { tries, with: None })?;
+        }
+        Ok(())
+    }
+
     /// Waits for its turn where it needs one; none if that does not come by the deadline.
-    pub(crate) async fn take_turns(&self, touches: &Touches, deadline_ms: u64) -> Option<Turns> {
+    async fn take_turns(&self, touches: &Touches, deadline_ms: u64) -> Option<Turns> {
         let all = self.inner.state().hot.turns(touches, self.groups().now_ms());
         let mut held = Vec::with_capacity(all.len());
         for (key, turns, writes) in all {
@@ -224,7 +240,7 @@ impl<G: Groups> Transactions<G> {
             }
             held.extend(turn);
         }
-        Some(Turns { _held: held })
+        Some(Turns { held })
     }
 
     /// As long as others have theirs, and the deadline is not there.

@@ -9,8 +9,8 @@
 //!
 //! Invariants:
 //! - A transaction that was prepared anywhere is ended by its client, whatever became of it, if the groups answer.
-//! - Two transactions of this client do not abort each other for ever: after the second conflict the groups are asked one after the other,
-//!   ascending.
+//! - Two transactions do not abort each other for ever: who meets others again and again leaves marks where he does, in an order that all partitions
+//!   know; where a group has no marks yet, the groups are asked one after the other, ascending.
 //! - What is over everywhere is said to be, so that nobody has to remember it.
 
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ mod snapshot;
 mod split;
 mod telling;
 mod tidy;
+mod waiting;
 
 pub use builder::{Asked, Builder, Ended, Found, Page, Range, Results};
 pub use error::{Cause, Holder, TransactionError};
@@ -41,27 +42,16 @@ use attempt::Attempt;
 use hot::{Hot, Touches, Turns};
 use perdura_client::Mode;
 use perdura_protocol::{Decode, Encode, PartitionId};
-use perdura_store::partition::{Blocker, PartitionReply, TransactionId};
+use perdura_store::partition::{Blocker, PartitionReply, TransactionId, Wanted};
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
 use snapshot::Tried;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tidy::{Over, is_of_what_is_remembered};
-
-/// After so many conflicts groups are asked one after the other.
-const CONFLICTS_AT_ONCE: u32 = 2;
+use tidy::{Over, Place, is_of_what_is_remembered};
+use waiting::Unmarked;
 
 /// A read over several partitions is tried so often without locks, before it takes some.
 const SNAPSHOTS: u32 = 3;
-
-/// The first pause after a conflict is up to this, milliseconds; it doubles ...
-const PAUSE_MS: u64 = 4;
-
-/// ... so many times.
-const PAUSE_DOUBLINGS: u32 = 6;
-
-/// Who has been pending for so long may be dead, milliseconds: whoever meets it looks.
-const SUSPECT_MS: u64 = 500;
 
 /// Who seems to be unreachable is asked for so long, milliseconds.
 const LOOK_MS: u64 = 1_000;
@@ -106,24 +96,13 @@ pub struct Counters {
 struct State {
     /// The last number given to a transaction.
     counter: u64,
-    running: BTreeSet<u64>,
+    /// The numbers of transactions that are under way, and the sessions that they name.
+    running: BTreeMap<u64, Vec<Place>>,
     over: Over,
     hot: Hot,
+    unmarked: Unmarked,
     rescuing: BTreeSet<TransactionId>,
     counters: Counters,
-}
-
-/// Who was in the way last, and since when, by this client's clock: a partition's may stand still.
-#[derive(Default)]
-struct Met(Option<(TransactionId, u64)>);
-
-impl Met {
-    /// For how long the same one has been in the way, milliseconds.
-    fn again(&mut self, transaction: TransactionId, now_ms: u64) -> u64 {
-        let same = self.0.filter(|(of, _)| *of == transaction);
-        let (_, since_ms) = *self.0.insert(same.unwrap_or((transaction, now_ms)));
-        now_ms.saturating_sub(since_ms)
-    }
 }
 
 #[derive(Debug)]
@@ -187,8 +166,8 @@ impl<G: Groups> Transactions<G> {
         if split.parts.len() > most {
             return Err(TransactionError::Participants { found: split.parts.len(), most });
         }
-        let mut conflicts = 0;
-        let mut met = Met::default();
+        let mut waiter = self.waiter(deadline_ms);
+        let mut turns = Turns::default();
         let (mut stale, mut tidied) = (0, false);
         let fast = fast && split.is_read();
         let mut snapshots = if fast { SNAPSHOTS } else { 0 };
@@ -196,18 +175,17 @@ impl<G: Groups> Transactions<G> {
             let attempt = match &split.parts[..] {
                 [only] => {
                     // What only reads holds nothing, and is in nobody's way.
-                    let takes_turns = conflicts > 0 || !split.is_read();
-                    let turns = self.turns(&touches, takes_turns, conflicts, deadline_ms).await?;
-                    let attempt = self.local(only, fast, deadline_ms).await;
-                    drop(turns);
-                    attempt
+                    if waiter.has_waited() || !split.is_read() {
+                        self.take_turns_once(&mut turns, &touches, &waiter).await?;
+                    }
+                    self.local(only, fast && !waiter.is_patient(), deadline_ms).await
                 }
                 _ if snapshots > 0 => {
                     snapshots -= 1;
                     match self.snapshot(&split, deadline_ms).await {
                         Tried::Over(attempt) => attempt,
                         Tried::Doubtful => {
-                            self.wait(SNAPSHOTS - snapshots, None, deadline_ms).await?;
+                            self.pause(SNAPSHOTS - snapshots, None, deadline_ms).await?;
                             continue;
                         }
                         Tried::Ordered => {
@@ -217,19 +195,21 @@ impl<G: Groups> Transactions<G> {
                     }
                 }
                 _ => {
-                    let turns = self.turns(&touches, true, conflicts, deadline_ms).await?;
-                    let in_turn = conflicts >= CONFLICTS_AT_ONCE;
-                    self.global(&split, (&touches, turns), in_turn, deadline_ms).await
+                    self.take_turns_once(&mut turns, &touches, &waiter).await?;
+                    self.global(&split, &touches, waiter.goes_in_turn(), deadline_ms).await
                 }
             };
+            if !matches!(attempt, Attempt::Conflict { .. }) {
+                // Whoever is next comes behind what ends this one.
+                turns = Turns::default();
+            }
             match attempt {
                 Attempt::Done(outcome) => return Ok(outcome),
                 // Those that its client has pending are over soon, or it may have more again.
                 Attempt::Error(
                     error @ TransactionError::Refused { cause: Cause::Cap { .. }, .. },
                 ) => {
-                    conflicts += 1;
-                    if self.wait(conflicts, None, deadline_ms).await.is_err() {
+                    if self.wait_on(&mut waiter, None).await.is_err() {
                         return Err(error);
                     }
                 }
@@ -241,15 +221,15 @@ impl<G: Groups> Transactions<G> {
                     self.tidy().await;
                 }
                 Attempt::Error(error) => return Err(error),
-                Attempt::Conflict(blocker) => {
-                    conflicts += 1;
+                Attempt::Conflict { blocker, at } => {
                     self.note_met(&touches, &blocker);
-                    self.give_way(&blocker, &mut met, conflicts, deadline_ms).await?;
+                    let parts = split.parts.iter().filter(|part| at.contains(&part.partition));
+                    let wanted = parts.map(|part| (part.partition, Wanted::by(&part.operations)));
+                    self.give_way(&mut waiter, &blocker, wanted.collect()).await?;
                 }
                 Attempt::Unreachable { of, partition, oldest } => {
                     if self.is_there_again((of, partition), &oldest, deadline_ms).await {
-                        conflicts += 1;
-                        self.wait(conflicts, Holder::of(&oldest), deadline_ms).await?;
+                        self.wait_on(&mut waiter, Holder::of(&oldest)).await?;
                     } else {
                         let cause = Cause::Unreachable { partition };
                         return Err(TransactionError::Refused { partition: of, cause });
@@ -283,16 +263,17 @@ impl<G: Groups> Transactions<G> {
             }
         };
         let partition = self.groups().map().partition_of(key);
-        let mode = if fast && command.is_read() { Mode::Fast } else { Mode::Ordered };
         let touches = Touches::of_key(key, !command.is_read());
-        let mut conflicts = 0;
-        let mut met = Met::default();
+        let mut waiter = self.waiter(deadline_ms);
+        let mut turns = Turns::default();
         loop {
-            let takes_turns = conflicts > 0 || !command.is_read();
-            let turns = self.turns(&touches, takes_turns, conflicts, deadline_ms).await?;
+            if waiter.has_waited() || !command.is_read() {
+                self.take_turns_once(&mut turns, &touches, &waiter).await?;
+            }
+            let is_fast = fast && command.is_read() && !waiter.is_patient();
+            let mode = if is_fast { Mode::Fast } else { Mode::Ordered };
             let encoded = command.to_bytes();
             let answer = self.groups().call(partition, encoded, mode, deadline_ms).await?;
-            drop(turns);
             if !PartitionReply::is_one(&answer.reply) {
                 return StoreReply::from_bytes(answer.reply)
                     .map_err(|_| TransactionError::Nonsense);
@@ -301,25 +282,13 @@ impl<G: Groups> Transactions<G> {
             else {
                 return Err(TransactionError::Nonsense);
             };
-            conflicts += 1;
             self.note_met(&touches, &blocker);
-            self.give_way(&blocker, &mut met, conflicts, deadline_ms).await?;
+            let wanted = match is_fast {
+                true => Vec::new(),
+                false => vec![(partition, Wanted::by_command(command))],
+            };
+            self.give_way(&mut waiter, &blocker, wanted).await?;
         }
-    }
-
-    /// The turns that a try needs, if it takes any.
-    async fn turns(
-        &self,
-        touches: &Touches,
-        takes: bool,
-        tries: u32,
-        deadline_ms: u64,
-    ) -> Result<Turns, TransactionError> {
-        if !takes {
-            return Ok(Turns::default());
-        }
-        let turns = self.take_turns(touches, deadline_ms).await;
-        turns.ok_or(TransactionError::Conflict { tries, with: None })
     }
 
     /// Whether a partition answers that another one takes for one that is down. It may only be that nobody asked it, or that what has been
@@ -339,40 +308,6 @@ impl<G: Groups> Transactions<G> {
             Rescue::Ended | Rescue::Begun => true,
             Rescue::Failed => self.introduce(partition, of, soon_ms()).await,
         }
-    }
-
-    /// Somebody was in the way: ends what he left, or waits a while.
-    async fn give_way(
-        &self,
-        blocker: &Blocker,
-        met: &mut Met,
-        conflicts: u32,
-        deadline_ms: u64,
-    ) -> Result<(), TransactionError> {
-        self.inner.state().counters.conflicts += 1;
-        if let Blocker::Transaction { intent, pending_ms } = blocker
-            && met.again(intent.id(), self.groups().now_ms()).max(*pending_ms) >= SUSPECT_MS
-            && self.rescue(intent, deadline_ms).await == Rescue::Ended
-        {
-            return Ok(());
-        }
-        self.wait(conflicts, Holder::of(blocker), deadline_ms).await
-    }
-
-    async fn wait(
-        &self,
-        conflicts: u32,
-        with: Option<Holder>,
-        deadline_ms: u64,
-    ) -> Result<(), TransactionError> {
-        if self.groups().now_ms() >= deadline_ms {
-            return Err(TransactionError::Conflict { tries: conflicts, with });
-        }
-        let most = PAUSE_MS << conflicts.min(PAUSE_DOUBLINGS);
-        let pause_ms = 1 + self.groups().random(most);
-        let left_ms = deadline_ms.saturating_sub(self.groups().now_ms());
-        self.groups().sleep(pause_ms.min(left_ms)).await;
-        Ok(())
     }
 }
 

@@ -181,8 +181,8 @@ impl Groups for Live {
         }
     }
 
-    async fn sleep(&self, ms: u64) {
-        tokio::time::sleep(Duration::from_millis(ms)).await;
+    fn sleep(&self, ms: u64) -> impl Future<Output = ()> + Send + use<> {
+        tokio::time::sleep(Duration::from_millis(ms))
     }
 
     fn now_ms(&self) -> u64 {

@@ -64,7 +64,7 @@ impl<G: Groups> Transactions<G> {
             }
         }
         if let Some(blocker) = blocked {
-            return Tried::Over(Attempt::Conflict(blocker));
+            return Tried::Over(Attempt::Conflict { blocker, at: Vec::new() });
         }
         if ordered {
             return Tried::Ordered;
@@ -75,7 +75,9 @@ impl<G: Groups> Transactions<G> {
         for check in checks {
             match check {
                 Check::Holds => {}
-                Check::Blocked(blocker) => return Tried::Over(Attempt::Conflict(blocker)),
+                Check::Blocked(blocker) => {
+                    return Tried::Over(Attempt::Conflict { blocker, at: Vec::new() });
+                }
                 Check::Doubtful => {
                     self.inner.state().counters.changed += 1;
                     return Tried::Doubtful;

@@ -1,12 +1,14 @@
 //! Saying what is over, so that nobody has to remember it.
 
 use crate::resolver::places_of;
-use crate::{Groups, Transactions};
+use crate::{Groups, Inner, Transactions};
 use futures_util::future::join_all;
 use perdura_client::{CallError, Refusal};
 use perdura_protocol::{PartitionId, RefusalReason, SessionId};
 use perdura_store::partition::{Fence, Intent, PartitionCommand, PartitionReply, limits};
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Weak};
 
 /// So many transactions that are over, beside those that were told in vain before, are worth the trouble at once; ...
 const WORTH: usize = 64;
@@ -26,8 +28,11 @@ const MOST: usize = 4096;
 /// How long it takes at most, milliseconds.
 const TIDYING_MS: u64 = 5_000;
 
+/// A session whose fence is held back for so long by something that is stuck is left, milliseconds: what comes later is forgotten without it.
+const HELD_BACK_MS: u64 = 1_000;
+
 /// A session in a partition.
-type Place = (PartitionId, u64);
+pub(crate) type Place = (PartitionId, u64);
 
 /// What is over, and may be remembered.
 #[derive(Debug, Default)]
@@ -41,6 +46,8 @@ pub(crate) struct Over {
     is_tidying: bool,
     /// Somebody waits for the time to tell few.
     is_timed: bool,
+    /// Up to where sessions are fenced off below what this client has under way, and since when that is so.
+    held_back: BTreeMap<Place, (u64, u64)>,
 }
 
 impl Over {
@@ -55,6 +62,23 @@ impl Over {
     /// Whether to tell of them now.
     fn is_worth_it(&self, now_ms: u64) -> bool {
         !self.is_tidying && self.ended.len() >= self.left + WORTH && now_ms >= self.told_at_ms
+    }
+
+    /// So far sessions are fenced off, where this client has given numbers below `next`. Gives those in which something has been stuck for long.
+    fn note_fences(
+        &mut self,
+        fences: &BTreeMap<Place, Fence>,
+        next: u64,
+        now_ms: u64,
+    ) -> Vec<Place> {
+        let before = std::mem::take(&mut self.held_back);
+        for (place, fence) in fences.iter().filter(|(_, fence)| fence.below < next) {
+            let same = before.get(place).filter(|(below, _)| *below == fence.below);
+            let since_ms = same.map_or(now_ms, |(_, since_ms)| *since_ms);
+            self.held_back.insert(*place, (fence.below, since_ms));
+        }
+        let is_old = |(_, (_, since_ms)): &(&Place, &(u64, u64))| now_ms >= since_ms + HELD_BACK_MS;
+        self.held_back.iter().filter(is_old).map(|(place, _)| *place).collect()
     }
 
     /// They were told, and these are left.
@@ -91,19 +115,20 @@ impl<G: Groups> Transactions<G> {
         } else if !state.over.is_timed {
             state.over.is_timed = true;
             drop(state);
-            let this = self.clone();
-            self.groups().spawn(Box::pin(async move { this.tidy_in_time().await }));
+            let inner = Arc::downgrade(&self.inner);
+            self.groups().spawn(Box::pin(Transactions::tidy_in_time(inner)));
         }
     }
 
-    /// Tells what is over when it is time, until nothing is left.
-    async fn tidy_in_time(&self) {
-        loop {
-            let told_at_ms = self.inner.state().over.told_at_ms;
-            let wait_ms = told_at_ms.saturating_sub(self.groups().now_ms()).max(TOLD_AFTER_MS);
-            self.groups().sleep(wait_ms).await;
+    /// Tells what is over when it is time, until nothing is left, or nobody has the client any more: then the partitions forget it when its sessions have
+    /// ended.
+    async fn tidy_in_time(inner: Weak<Inner<G>>) {
+        let this = || inner.upgrade().map(|inner| Transactions { inner });
+        while let Some(sleep) = this().map(|this| this.sleep_until_told()) {
+            sleep.await;
+            let Some(this) = this() else { return };
             {
-                let mut state = self.inner.state();
+                let mut state = this.inner.state();
                 let over = &mut state.over;
                 if over.ended.is_empty() && !over.is_tidying {
                     over.is_timed = false;
@@ -114,8 +139,14 @@ impl<G: Groups> Transactions<G> {
                 }
                 over.is_tidying = true;
             }
-            self.tidy().await;
+            this.tidy().await;
         }
+    }
+
+    fn sleep_until_told(&self) -> impl Future<Output = ()> + Send + use<G> {
+        let told_at_ms = self.inner.state().over.told_at_ms;
+        let wait_ms = told_at_ms.saturating_sub(self.groups().now_ms()).max(TOLD_AFTER_MS);
+        self.groups().sleep(wait_ms)
     }
 
     /// Waits until all has been told that this client has to tell of its transactions, which may be a moment behind what they came to.
@@ -127,14 +158,21 @@ impl<G: Groups> Transactions<G> {
 
     /// Has the partitions forget what is over in all of them. Begins by itself now and then; to be called before a client ends.
     pub async fn tidy(&self) {
-        let (ended, lowest) = {
+        let (ended, next, running) = {
             let mut state = self.inner.state();
             state.over.is_tidying = true;
-            let lowest = state.running.first().copied().unwrap_or(state.counter + 1);
-            (std::mem::take(&mut state.over.ended), lowest)
+            // What waits for one partition is no reason for another one to remember anything.
+            let mut running: BTreeMap<Place, u64> = BTreeMap::new();
+            for (counter, places) in &state.running {
+                for place in places {
+                    running.entry(*place).or_insert(*counter);
+                }
+            }
+            (std::mem::take(&mut state.over.ended), state.counter + 1, running)
         };
+        let below = |place: &Place| running.get(place).copied().unwrap_or(next);
         let deadline_ms = self.groups().now_ms() + TIDYING_MS;
-        let (forgotten, fences) = self.forget(&ended, lowest, deadline_ms).await;
+        let (forgotten, fences) = self.forget(&ended, below, deadline_ms).await;
         let is_over = |intent: &Intent| {
             intent.participants.iter().all(|one| {
                 let fence = fences.get(&(one.partition, one.nonce));
@@ -143,15 +181,23 @@ impl<G: Groups> Transactions<G> {
         };
         let left: Vec<Intent> = ended.into_iter().filter(|intent| !is_over(intent)).collect();
         let in_vain = forgotten == 0 && !left.is_empty();
-        self.inner.state().over.told(left, in_vain, self.groups().now_ms());
+        let stuck = {
+            let now_ms = self.groups().now_ms();
+            let over = &mut self.inner.state().over;
+            over.told(left, in_vain, now_ms);
+            over.note_fences(&fences, next, now_ms)
+        };
+        for (partition, session) in stuck {
+            self.groups().leave(partition, session).await;
+        }
     }
 
     /// Has the partitions forget transactions of one client that are over, as far as its sessions are fenced off everywhere. Those of this
-    /// client are so up to a number; of others, those that have ended. Gives how many were forgotten, and the fences.
+    /// client are so up to a number each; of others, those that have ended. Gives how many were forgotten, and the fences.
     pub(crate) async fn forget(
         &self,
         over: &[Intent],
-        below: u64,
+        below: impl Fn(&Place) -> u64,
         deadline_ms: u64,
     ) -> (u64, BTreeMap<Place, Fence>) {
         let Some(client) = over.first().map(|intent| intent.client) else {
@@ -163,6 +209,7 @@ impl<G: Groups> Transactions<G> {
         let half_ms = now_ms + deadline_ms.saturating_sub(now_ms) / 2;
         let fence = |(partition, nonce): &Place| {
             let session = SessionId { client, nonce: *nonce };
+            let below = below(&(*partition, *nonce));
             let (partition, command) = (*partition, PartitionCommand::Fence { session, below });
             async move { self.ask(partition, &command, half_ms).await }
         };

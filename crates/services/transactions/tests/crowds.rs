@@ -3,7 +3,7 @@
 use super::run::{SECONDS, alone_with, prepare_first, prepare_only, transact};
 use crate::support::*;
 use perdura_protocol::PartitionId;
-use perdura_store::{Operation, Transaction};
+use perdura_store::{Operation, StoreCommand, Transaction};
 use perdura_transactions::{Outcome, Resolver, Transactions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -158,4 +158,131 @@ fn what_is_over_of_a_dead_client_is_forgotten_beside_those_who_are_at_work() {
     let of = Arc::clone(&shared);
     let is_forgotten = move || !lock(&of).remembers(PartitionId(0), sessions[0]);
     assert!(within_rounds(&shared, 24, 5 * SECONDS, work, is_forgotten));
+}
+
+/// One after the other over the last two partitions, for so long that a key would have as many records as it may.
+fn go_on(shared: &Shared, client: &Transactions<Way>, count: usize) -> Task {
+    let (client, of) = (client.clone(), Arc::clone(shared));
+    Box::pin(async move {
+        for number in 0..count {
+            let deadline_ms = lock(&of).now_ms + 10 * SECONDS;
+            let operations = vec![write("b1", &number.to_string()), write("c1", "1")];
+            let outcome = client.transact(Transaction { operations }, false, deadline_ms).await;
+            assert!(matches!(outcome, Ok(Outcome::Committed { .. })), "{number}: {outcome:?}");
+        }
+    })
+}
+
+const MORE_THAN_REMEMBERED: usize = 9_000;
+
+/// What is remembered grows with what is stuck, not with what ended.
+#[test]
+fn what_is_stuck_on_a_partition_that_is_down_is_in_nobody_elses_way() {
+    for version in [2, 3] {
+        let shared = Partitions::new(3, 14);
+        lock(&shared).go_on_under(version);
+        let client = client(&shared, 1);
+        lock(&shared).down.insert(PartitionId(0));
+        // Those that ask the one that is down last leave something pending.
+        let stuck = (0..4).map(|number| -> Task {
+            let (client, of) = (client.clone(), Arc::clone(&shared));
+            Box::pin(async move {
+                let deadline_ms = lock(&of).now_ms + 2 * SECONDS;
+                let key = format!("b{}", 2 + number);
+                let operations = vec![write("a1", "1"), write(&key, "1")];
+                let outcome = client.transact(Transaction { operations }, false, deadline_ms).await;
+                assert!(outcome.is_err(), "{outcome:?}");
+            })
+        });
+        run(&shared, stuck.collect(), 0);
+        assert!(lock(&shared).count_pending(PartitionId(1)) > 0);
+        run(&shared, vec![go_on(&shared, &client, MORE_THAN_REMEMBERED)], 0);
+        run_one(&shared, async move { client.tidy().await });
+        let partitions = lock(&shared);
+        assert!(partitions.count_pending(PartitionId(1)) > 0, "that is stuck still");
+        for partition in [1, 2] {
+            let over = partitions.count_over(PartitionId(partition));
+            assert!(over < 1_500, "partition {partition} remembers {over}");
+        }
+    }
+}
+
+/// Nor is a call that waits for it.
+#[test]
+fn what_waits_for_a_partition_that_is_down_is_in_nobody_elses_way() {
+    let shared = Partitions::new(3, 15);
+    let client = client(&shared, 1);
+    lock(&shared).down.insert(PartitionId(0));
+    let done = Arc::new(AtomicU64::new(0));
+    let waiting = (0..2).map(|number| -> Task {
+        let (client, of, done) = (client.clone(), Arc::clone(&shared), Arc::clone(&done));
+        Box::pin(async move {
+            while done.load(Ordering::Relaxed) == 0 {
+                let deadline_ms = lock(&of).now_ms + 60 * SECONDS;
+                let key = format!("b{}", 2 + number);
+                let operations = vec![write("a1", "1"), write(&key, "1")];
+                let outcome = client.transact(Transaction { operations }, false, deadline_ms).await;
+                assert!(outcome.is_err(), "{outcome:?}");
+            }
+        })
+    });
+    let others = {
+        let (others, done) = (go_on(&shared, &client, MORE_THAN_REMEMBERED), Arc::clone(&done));
+        async move {
+            others.await;
+            done.store(1, Ordering::Relaxed);
+        }
+    };
+    run(&shared, waiting.chain([Box::pin(others) as Task]).collect(), 0);
+}
+
+/// Readers of a key, each of which writes one of its own in another partition, without end; and one who puts that key.
+#[test]
+fn a_put_is_not_kept_waiting_by_readers_that_never_end() {
+    for processes in [1, 4, 16] {
+        let shared = Partitions::new(2, 16);
+        let clients: Vec<_> =
+            (0..processes).map(|number| client_in(&shared, 2, 10 + number)).collect();
+        let done = Arc::new(AtomicU64::new(0));
+        let readers = (0..16).map(|number| -> Task {
+            let client = clients[number % clients.len()].clone();
+            let (of, done) = (Arc::clone(&shared), Arc::clone(&done));
+            Box::pin(async move {
+                while done.load(Ordering::Relaxed) == 0 {
+                    let deadline_ms = lock(&of).now_ms + 60 * SECONDS;
+                    let operations = vec![read("b1"), write(&format!("a{number}"), "1")];
+                    let outcome =
+                        client.transact(Transaction { operations }, false, deadline_ms).await;
+                    assert!(matches!(outcome, Ok(Outcome::Committed { .. })), "{outcome:?}");
+                }
+            })
+        });
+        let writer = {
+            let (client, of) = (client(&shared, 1), Arc::clone(&shared));
+            let done = Arc::clone(&done);
+            async move {
+                for _ in 0..20 {
+                    let begun_ms = lock(&of).now_ms;
+                    let put = StoreCommand::Put { key: bytes("b1"), value: bytes("1") };
+                    let told = client.command(&put, false, begun_ms + 3 * SECONDS).await;
+                    let took_ms = lock(&of).now_ms - begun_ms;
+                    assert!(told.is_ok() && took_ms < SECONDS, "{told:?} after {took_ms} ms");
+                }
+                done.store(1, Ordering::Relaxed);
+            }
+        };
+        run(&shared, readers.chain([Box::pin(writer) as Task]).collect(), 0);
+    }
+}
+
+/// One who waits to tell what is over keeps nothing alive.
+#[test]
+fn a_client_that_nobody_has_is_gone() {
+    let shared = Partitions::new(3, 17);
+    let client = client(&shared, 1);
+    run(&shared, vec![go_on(&shared, &client, 10)], 0);
+    let before = Arc::strong_count(&shared);
+    drop(client);
+    // Its way to the partitions is.
+    assert_eq!(Arc::strong_count(&shared), before - 1);
 }

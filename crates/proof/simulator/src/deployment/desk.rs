@@ -258,15 +258,18 @@ impl Groups for Way {
         }
     }
 
-    async fn sleep(&self, ms: u64) {
-        let coming = {
-            let mut desk = lock(&self.desk);
-            let ticket = desk.ticket();
-            let until_ms = desk.now_ms + ms;
-            desk.timers.insert((until_ms, ticket));
-            self.wait(ticket)
-        };
-        coming.await;
+    fn sleep(&self, ms: u64) -> impl Future<Output = ()> + Send + use<> {
+        let desk = Arc::clone(&self.desk);
+        async move {
+            let coming = {
+                let mut at = lock(&desk);
+                let ticket = at.ticket();
+                let until_ms = at.now_ms + ms;
+                at.timers.insert((until_ms, ticket));
+                Coming { desk: Arc::clone(&desk), ticket }
+            };
+            coming.await;
+        }
     }
 
     fn now_ms(&self) -> u64 {

@@ -11,21 +11,25 @@
 //! | `u`, partition | when it was heard of |
 //! | `e` | since before when what is pending has expired |
 //! | `l`, client key | its floor, from version 2 on |
+//! | `x`, partition | it has ended, from version 3 on |
+//! | `k`, digest of a key | the mark on it, from version 3 on |
+//! | `b`, digest of a key, client key | until when the client leaves no mark on it, from version 3 on |
 //! | `s`, session | behind which of its transactions the next command to forget begins, from version 2 on |
 
 use super::caps::Cap;
 use super::certificate::SignedMembers;
 use super::intent::{Intent, TransactionId};
 use super::limits::HELD_PIECE_BYTES;
+use super::marks::{Change, Mark, Marks, Pause};
 use super::records::{Held, Record, Stop};
 use crate::limits::ENTRY_OVERHEAD_BYTES;
 use crate::map::SegmentMap;
 use bytes::Bytes;
 use perdura_execution::RestoreError;
 use perdura_protocol::{
-    Decode, DecodeError, Encode, PartitionId, PublicKey, Reader, SessionId, Time,
+    Decode, DecodeError, Digest, Encode, PartitionId, PublicKey, Reader, SessionId, Time,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The entries.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +47,9 @@ enum Key {
     Expired,
     Floor(PublicKey),
     Stop(SessionId),
+    Ended(PartitionId),
+    Mark(Digest),
+    Pause(Pause),
 }
 
 impl Key {
@@ -75,6 +82,19 @@ impl Key {
                 out.push(b'u');
                 out.extend_from_slice(&partition.0.to_be_bytes());
             }
+            Key::Ended(partition) => {
+                out.push(b'x');
+                out.extend_from_slice(&partition.0.to_be_bytes());
+            }
+            Key::Mark(key) => {
+                out.push(b'k');
+                key.encode(&mut out);
+            }
+            Key::Pause((key, client)) => {
+                out.push(b'b');
+                key.encode(&mut out);
+                client.encode(&mut out);
+            }
             Key::Expired => out.push(b'e'),
             Key::Floor(client) => {
                 out.push(b'l');
@@ -86,7 +106,7 @@ impl Key {
 
     fn read(key: &[u8]) -> Option<Key> {
         let (tag, rest) = key.split_first()?;
-        let digest = |bytes: &[u8]| bytes.try_into().ok().map(perdura_protocol::Digest);
+        let digest = |bytes: &[u8]| bytes.try_into().ok().map(Digest);
         let partition = |bytes: &[u8]| {
             bytes.try_into().ok().map(|bytes| PartitionId(u16::from_be_bytes(bytes)))
         };
@@ -108,6 +128,12 @@ impl Key {
             b'm' => partition(rest).map(Key::Members),
             b'u' => partition(rest).map(Key::Heard),
             b'l' => rest.try_into().ok().map(PublicKey).map(Key::Floor),
+            b'x' => partition(rest).map(Key::Ended),
+            b'k' => digest(rest).map(Key::Mark),
+            b'b' => {
+                let (key, client) = rest.split_at_checked(32)?;
+                Some(Key::Pause((digest(key)?, client.try_into().ok().map(PublicKey)?)))
+            }
             b'e' => rest.is_empty().then_some(Key::Expired),
             _ => None,
         }
@@ -198,6 +224,19 @@ impl Book {
         }
     }
 
+    pub(crate) fn put_ended(&mut self, partition: PartitionId) {
+        self.put_bytes(Key::Ended(partition), &[]);
+    }
+
+    pub(crate) fn put_change_of_marks(&mut self, change: Change) {
+        match change {
+            Change::Mark(key, Some(mark)) => self.put(Key::Mark(key), &mark),
+            Change::Mark(key, None) => self.remove(Key::Mark(key)),
+            Change::Pause(pause, Some(until)) => self.put(Key::Pause(pause), &until),
+            Change::Pause(pause, None) => self.remove(Key::Pause(pause)),
+        }
+    }
+
     pub(crate) fn put_members(&mut self, newest: &SignedMembers) {
         self.put(Key::Members(newest.members.partition), newest);
     }
@@ -222,6 +261,8 @@ pub(crate) struct Contents {
     pub expired: Time,
     pub floors: BTreeMap<PublicKey, u64>,
     pub stops: BTreeMap<SessionId, Stop>,
+    pub ended: BTreeSet<PartitionId>,
+    pub marks: Marks,
 }
 
 impl Book {
@@ -276,6 +317,18 @@ impl Book {
                     reader.finish().map_err(malformed)?;
                     contents.stops.insert(session, stop);
                 }
+                Key::Ended(partition) => drop(contents.ended.insert(partition)),
+                Key::Mark(key) => {
+                    let mark = Mark::from_bytes(bytes).map_err(malformed)?;
+                    if Digest::of(mark.key()) != key {
+                        return Err(CONTRADICTION);
+                    }
+                    contents.marks.insert(mark);
+                }
+                Key::Pause(pause) => {
+                    let until = Time::from_bytes(bytes).map_err(malformed)?;
+                    contents.marks.insert_pause(pause, until);
+                }
                 Key::Expired => contents.expired = Time::from_bytes(bytes).map_err(malformed)?,
                 Key::Heard(partition) => {
                     contents.heard.insert(partition, Time::from_bytes(bytes).map_err(malformed)?);
@@ -296,7 +349,7 @@ mod tests {
     use super::*;
     use crate::partition::{Participant, Vote};
     use crate::plan::Interval;
-    use perdura_protocol::{ClusterId, Digest};
+    use perdura_protocol::ClusterId;
 
     #[test]
     fn what_a_transaction_adds_is_known_before() {

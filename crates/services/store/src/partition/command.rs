@@ -3,12 +3,66 @@
 use super::certificate::{Certificate, SignedMembers, StatementClaim};
 use super::intent::{Intent, TransactionId};
 use super::limits;
-use super::statement::Statement;
-use crate::Operation;
+use super::locks::Touched;
+use super::statement::{Signed, Statement};
+use crate::plan::Seen;
+use crate::{Operation, StoreCommand, Transaction};
 use perdura_protocol::codec::encode_list;
 use perdura_protocol::{
     Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Slot, Time, seeded,
 };
+
+/// Who waits for locks, and since when: the same in each partition, so that all of them put two callers in the same order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// The agreed time of the first answer to a [`PartitionCommand::Mark`] of his; none before that.
+    pub begin: Option<Time>,
+    /// Chosen by him. With his client's key it decides between those who began at the same time.
+    pub token: u64,
+}
+
+impl Encode for Caller {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.begin.encode(out);
+        self.token.encode(out);
+    }
+}
+
+impl Decode for Caller {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Caller { begin: Decode::decode(reader)?, token: Decode::decode(reader)? })
+    }
+}
+
+/// The keys and ranges that a transaction touches in a partition, and what it does with them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted(pub(crate) Touched);
+
+impl Wanted {
+    /// Of these operations.
+    #[must_use]
+    pub fn by(operations: &[Operation]) -> Wanted {
+        let transaction = Transaction { operations: operations.to_vec() };
+        let seen = Seen::whole(&transaction);
+        Wanted(Touched::of(&transaction, seen))
+    }
+}
+
+impl Wanted {
+    /// Of a command of every store.
+    #[must_use]
+    pub fn by_command(command: &StoreCommand) -> Wanted {
+        let mut touched = Touched::default();
+        match command {
+            StoreCommand::Get { key } => drop(touched.reads.insert(key.clone())),
+            StoreCommand::Put { key, .. } | StoreCommand::Delete { key } => {
+                touched.writes.insert(key.clone());
+            }
+            StoreCommand::Transaction(transaction) => return Wanted::by(&transaction.operations),
+        }
+        Wanted(touched)
+    }
+}
 
 /// A command of a partition. All but the last five are ordered: those are reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,6 +130,20 @@ pub enum PartitionCommand {
         /// Its outcome.
         commit: bool,
     },
+    /// A partition has ended for good: nothing more is prepared that names it, and nothing of it is waited for before a transaction is forgotten. The
+    /// administrator's, in a session of his own, and in each partition that is left. There is no way back. From version 3 on.
+    End {
+        /// Which.
+        partition: PartitionId,
+    },
+    /// Who waits for locks: whether he would get them now, and else a mark on the first key that he meets somebody at, unless an older one's is there. While
+    /// it stands no lock is given to others' sessions that is in the way of what he wants there. From version 3 on.
+    Mark {
+        /// Since when he waits.
+        caller: Caller,
+        /// What for.
+        wanted: Wanted,
+    },
     /// The pending transactions behind one, oldest first. A read.
     Pending {
         /// The last one known: its time and identifier.
@@ -115,8 +183,8 @@ pub struct Fence {
     pub nonce: u64,
     /// Nothing of it below this number is pending, nor will be.
     pub below: u64,
-    /// When it was signed, on that partition's clock.
-    pub signed: Time,
+    /// When it was signed.
+    pub signed: Signed,
 }
 
 impl Fence {
@@ -147,9 +215,10 @@ impl Decode for Fence {
     }
 }
 
-/// Whether these bytes are a command of a partition, if they are any.
-pub(crate) fn is_of_partition(command: &[u8]) -> bool {
-    command.first().is_some_and(|tag| (16..=29).contains(tag))
+/// Whether these bytes are a command of a partition under this version of the store, if they are any.
+pub(crate) fn is_of_partition(command: &[u8], version: u16) -> bool {
+    let last = if version < 3 { 29 } else { 31 };
+    command.first().is_some_and(|tag| (16..=last).contains(tag))
 }
 
 impl PartitionCommand {
@@ -189,6 +258,8 @@ impl PartitionCommand {
             | PartitionCommand::Expire { .. }
             | PartitionCommand::Fence { .. }
             | PartitionCommand::Force { .. }
+            | PartitionCommand::End { .. }
+            | PartitionCommand::Mark { .. }
             | PartitionCommand::Pending { .. }
             | PartitionCommand::Over { .. }
             | PartitionCommand::Show { .. }
@@ -307,6 +378,15 @@ impl Encode for PartitionCommand {
                 since.encode(out);
                 encode_list(operations, out);
             }
+            PartitionCommand::End { partition } => {
+                out.push(30);
+                partition.encode(out);
+            }
+            PartitionCommand::Mark { caller, wanted } => {
+                out.push(31);
+                caller.encode(out);
+                wanted.0.encode(out);
+            }
         }
     }
 }
@@ -354,6 +434,11 @@ impl Decode for PartitionCommand {
             29 => PartitionCommand::Validate {
                 since: Decode::decode(reader)?,
                 operations: reader.list("operations", crate::limits::OPERATIONS, 5)?,
+            },
+            30 => PartitionCommand::End { partition: Decode::decode(reader)? },
+            31 => PartitionCommand::Mark {
+                caller: Decode::decode(reader)?,
+                wanted: Wanted(Decode::decode(reader)?),
             },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })

@@ -7,7 +7,7 @@
 use super::command::Fence;
 use super::intent::TransactionId;
 use super::records::{Record, Stop};
-use super::reply::PartitionReply;
+use super::reply::{PartitionReply, Vote};
 use super::{Asker, Partition, limits};
 use perdura_protocol::{PartitionId, SessionId, seeded};
 use std::collections::BTreeMap;
@@ -41,16 +41,24 @@ impl Partition {
                 return Ok(outdated);
             }
             if self.version == 1 {
-                self.heard_of(proof.partition, *signed);
+                self.heard_of(proof.partition, *signed, asker.time);
             }
             let fence = elsewhere.entry((proof.partition, *nonce)).or_default();
             *fence = (*fence).max(*below);
         }
-        let looked = self.look(session, self.fenced(session, asker.standing), &elsewhere);
+        // From version 3 on what is pending below the fence keeps nothing else.
+        let below = match self.version {
+            ..3 => self.fenced(session, asker.standing),
+            3.. if self.is_closed(session, asker.standing) => u64::MAX,
+            3.. => self.fence_of(session),
+        };
+        let looked = self.look(session, below, &elsewhere);
         let charged = asker.meter.charge(PARTICIPANT_STEP * looked.participants);
         if self.version > 1 {
             charged?;
-            fences.iter().for_each(|fence| self.heard_of(fence.proof.partition, fence.signed));
+            for Fence { proof, signed, .. } in fences {
+                self.heard_of(proof.partition, *signed, asker.time);
+            }
         }
         self.tally.forgot(looked.over.len());
         for id in &looked.over {
@@ -84,11 +92,16 @@ impl Partition {
     /// Whether a transaction is over here and elsewhere. Counts the participants that it looks at, this one too.
     fn is_over(&self, record: &Record, elsewhere: &Elsewhere, looked_at: &mut usize) -> bool {
         *looked_at += 1;
+        // That there is no record below the own fence is the same vote.
+        if self.version > 2 && matches!(record.vote, Vote::Abort(_)) {
+            return true;
+        }
         let counter = record.intent.counter;
         let mut others = record.intent.others(self.place.partition);
         let mut is_fenced = others.by_ref().map(|one| {
             *looked_at += 1;
-            elsewhere.get(&(one.partition, one.nonce)).is_some_and(|below| *below > counter)
+            self.ended.contains(&one.partition)
+                || elsewhere.get(&(one.partition, one.nonce)).is_some_and(|below| *below > counter)
         });
         !record.is_pending() && (seeded!(ForgottenUnfenced) || is_fenced.all(|is_fenced| is_fenced))
     }

@@ -53,3 +53,9 @@ pub const LOOKED_AT: usize = 4096;
 
 /// Bytes of a piece in which what a pending transaction holds is kept.
 pub const HELD_PIECE_BYTES: usize = 256 * 1024;
+
+/// Marks of those who wait for locks that there are at most, with those that have been there and must not be left again for a while.
+pub const MARKS: usize = 4096;
+
+/// Of these those of one client key.
+pub const MARKS_PER_CLIENT: usize = 64;

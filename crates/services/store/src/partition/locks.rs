@@ -85,6 +85,15 @@ impl Decode for Touched {
     }
 }
 
+/// Where one meets another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Met {
+    pub key: Bytes,
+    /// Whether the one who comes wants to write there.
+    pub writes: bool,
+    pub holder: TransactionId,
+}
+
 /// Who holds what.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Locks {
@@ -118,10 +127,14 @@ impl Locks {
     }
 
     fn against_interval(&self, interval: &Interval) -> Option<TransactionId> {
+        self.writer_in(interval).map(|(_, id)| id)
+    }
+
+    fn writer_in(&self, interval: &Interval) -> Option<(&Bytes, TransactionId)> {
         let end = interval.end.as_ref().map(|end| end.max(&interval.start));
         let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(&**end));
         let start = Bound::Included(&*interval.start);
-        self.writers.range::<[u8], _>((start, end)).next().map(|(_, id)| *id)
+        self.writers.range::<[u8], _>((start, end)).next().map(|(key, id)| (key, *id))
     }
 
     /// Somebody who holds what a transaction that touches this takes.
@@ -134,6 +147,23 @@ impl Locks {
         };
         let interval = || intervals.iter().find_map(|interval| self.against_interval(interval));
         found.next().or_else(write).or_else(interval)
+    }
+
+    /// The first key at which somebody is in the way of a transaction that touches this.
+    pub(crate) fn met(&self, touched: &Touched) -> Option<Met> {
+        let Touched { reads, writes, intervals } = touched;
+        let at = |key: &Bytes, writes, holder: Option<TransactionId>| {
+            holder.map(|holder| Met { key: key.clone(), writes, holder })
+        };
+        let mut read = reads.iter().filter_map(|key| at(key, false, self.against_read(key)));
+        let mut written = writes.iter().filter_map(|key| at(key, true, self.against_write(key)));
+        let in_intervals = || {
+            intervals.iter().find_map(|interval| {
+                let (key, holder) = self.writer_in(interval)?;
+                Some(Met { key: key.clone(), writes: false, holder })
+            })
+        };
+        read.next().or_else(|| written.next()).or_else(in_intervals)
     }
 
     /// Whether all its intervals can be held beside the others.

@@ -12,6 +12,10 @@
 //!   committed is forgotten only when that holds in all partitions that took part.
 //! - Nothing that ends a transaction is refused for lack of room: what it writes was reserved when it was prepared.
 //!
+//! From version 3 on what is over is remembered only as long as somebody may ask for it: a vote to abort as far as this partition's own fence, a vote to
+//! commit until the others' fences are there too. Who waits for locks leaves marks ([`marks`]), and what another partition signed shows that it lives only as
+//! long as it is new.
+//!
 //! From version 2 on nobody makes a partition remember more than its bounds, whoever helps: what others resolve of a client that is at its bound
 //! leaves no record, but raises the client's *floor*. Of its sessions up to there nothing is prepared any more of which there is no record, so
 //! that the vote to abort is final.
@@ -21,10 +25,12 @@ mod caps;
 mod certificate;
 mod command;
 mod forgetting;
+mod hearing;
 mod intent;
 mod intervals;
 pub mod limits;
 mod locks;
+mod marks;
 mod prepare;
 mod recent;
 mod records;
@@ -35,24 +41,26 @@ mod tally;
 mod validate;
 
 pub use certificate::{Certificate, Members, SignedMembers, StatementClaim};
-pub use command::{Fence, PartitionCommand};
+pub use command::{Caller, Fence, PartitionCommand, Wanted};
 pub use intent::{Intent, Participant, TransactionId, digest_of_part};
-pub use reply::{Blocker, PartitionReply, Reason, Vote, Waiting};
-pub use statement::Statement;
+pub use reply::{Blocker, PartitionReply, Reason, Vote, Waiting, Way};
+pub use statement::{Signed, Statement};
 
-pub(crate) use command::{asks_about, claims_of, is_of_partition};
+pub(crate) use command::{asks_about, claims_of};
 pub(crate) use locks::Touched;
 
 use crate::map::SegmentMap;
 use book::{Book, Contents};
 use bytes::Bytes;
 use caps::Cap;
+use command::is_of_partition;
 use locks::Locks;
+use marks::Marks;
 use perdura_execution::{Meter, RestoreError, Standing, StateLimit};
 use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Slot, Time, seeded};
 use recent::Recent;
 use records::{Record, Records, Stop, Taken};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tally::Tally;
 
@@ -106,6 +114,9 @@ pub(crate) struct Partition {
     expired: Time,
     /// Of clients that were at their bound: sessions up to this prepare nothing new here.
     floors: BTreeMap<PublicKey, u64>,
+    /// By the administrator's word.
+    ended: BTreeSet<PartitionId>,
+    marks: Marks,
     /// Where the last command to forget of a session stopped.
     stops: BTreeMap<SessionId, Stop>,
     /// Of the store's rules.
@@ -115,9 +126,6 @@ pub(crate) struct Partition {
     /// Neither.
     recent: Recent,
 }
-
-/// What is heard of a partition is noted as often as this, milliseconds.
-const HEARD_MS: u64 = 1_000;
 
 impl Partition {
     pub(crate) fn new(place: Place) -> Partition {
@@ -139,6 +147,8 @@ impl Partition {
             heard: BTreeMap::new(),
             expired: Time(0),
             floors: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            marks: Marks::default(),
             stops: BTreeMap::new(),
             version: 1,
             tally: Tally::default(),
@@ -158,6 +168,11 @@ impl Partition {
         self.version = version;
     }
 
+    /// Whether these bytes are a command of a partition, if they are any.
+    pub(crate) fn is_asked_by(&self, command: &[u8]) -> bool {
+        is_of_partition(command, self.version)
+    }
+
     pub(crate) fn on_time(&mut self, clock: Time) {
         self.now = clock;
         let old = Time((clock.0 + 1).saturating_sub(self.expiry_ms()));
@@ -166,6 +181,7 @@ impl Partition {
             self.expired = old;
             self.book.put_expired(old);
         }
+        self.pass_marks();
     }
 
     /// How long a transaction has to be pending for others to end it, milliseconds.
@@ -274,6 +290,11 @@ impl Partition {
             }
             PartitionCommand::Expire { transaction } => Ok(self.expire(transaction)),
             PartitionCommand::Fence { session, below } => Ok(self.fence(asker, session, below)),
+            PartitionCommand::End { partition } => self.end_partition(asker, partition),
+            PartitionCommand::Mark { caller, wanted } => {
+                self.admit(asker.session.client)?;
+                self.mark(&entries, asker, caller, &wanted.0)
+            }
             PartitionCommand::Forget { session, fences } => self.forget(asker, session, &fences),
             PartitionCommand::Members(newest) => self.learn(asker, newest),
             PartitionCommand::Force { intent, commit } => {
@@ -301,11 +322,13 @@ impl Partition {
                 | PartitionCommand::Resolve { .. }
                 | PartitionCommand::Expire { .. }
                 | PartitionCommand::Fence { .. }
+                | PartitionCommand::End { .. }
                 | PartitionCommand::Members(_)
                 | PartitionCommand::Force { .. },
             ) => false,
             Ok(
                 PartitionCommand::Forget { .. }
+                | PartitionCommand::Mark { .. }
                 | PartitionCommand::Validate { .. }
                 | PartitionCommand::Pending { .. }
                 | PartitionCommand::Over { .. }
@@ -389,7 +412,7 @@ impl Partition {
         if !is_given_back && let Some(outdated) = self.weigh(&record.intent, commit, votes)? {
             return Ok(outdated);
         }
-        votes.iter().for_each(|vote| self.heard_of(vote.partition, self.now));
+        self.heard_in_votes(votes);
         self.tally.ended_by_client(is_own);
         if is_own {
             self.change_cap(client, Cap::redeemed);
@@ -439,16 +462,6 @@ impl Partition {
         }
     }
 
-    /// What another partition signed at that time came here.
-    fn heard_of(&mut self, partition: PartitionId, signed: Time) {
-        let heard = self.heard.entry(partition).or_default();
-        let newest = signed.min(self.now);
-        if newest.0 >= heard.0 + HEARD_MS {
-            *heard = newest;
-            self.book.put_heard(partition, newest);
-        }
-    }
-
     fn cap(&self, client: PublicKey) -> Cap {
         self.caps.get(&client).copied().unwrap_or_default()
     }
@@ -495,12 +508,19 @@ impl Partition {
         self.fences.get(&session).copied().unwrap_or(0)
     }
 
-    /// Up to where nothing of a session is pending, nor will be. Nothing of one that is over can come any more.
+    /// Whether nothing of a session can come any more that is not here.
+    fn is_closed(&self, session: SessionId, standing: Option<Standing>) -> bool {
+        standing == Some(Standing::Over) || self.is_below_floor(session)
+    }
+
+    /// Up to where nothing of a session is pending, nor will be.
     fn fenced(&self, session: SessionId, standing: Option<Standing>) -> u64 {
-        if standing != Some(Standing::Over) && !self.is_below_floor(session) {
-            return self.fence_of(session);
+        let pending = || self.records.lowest_pending(session).unwrap_or(u64::MAX);
+        match self.is_closed(session, standing) {
+            true => pending(),
+            false if self.version > 2 => self.fence_of(session).min(pending()),
+            false => self.fence_of(session),
         }
-        self.records.lowest_pending(session).unwrap_or(u64::MAX)
     }
 
     fn fence(&mut self, asker: &Asker<'_>, session: SessionId, below: u64) -> PartitionReply {
@@ -508,13 +528,19 @@ impl Partition {
         let is_own = asker.session.client == session.client;
         if is_own && standing == Some(Standing::Open) {
             let before = self.fence_of(session);
-            let raised = below.min(self.records.lowest_pending(session).unwrap_or(u64::MAX));
+            // What is pending below it may stay so for long; it is no reason to remember all that came later.
+            let pending = self.records.lowest_pending(session).filter(|_| self.version < 3);
+            let raised = below.min(pending.unwrap_or(u64::MAX));
             if raised > before {
                 self.fences.insert(session, raised);
                 self.book.put_fence(session, Some(raised));
             }
         }
-        PartitionReply::Fenced { session, below: self.fenced(session, standing), now: self.now }
+        let now = match self.version {
+            ..3 => Signed::Clock(self.now),
+            3.. => Signed::Agreed(asker.time),
+        };
+        PartitionReply::Fenced { session, below: self.fenced(session, standing), now }
     }
 
     /// A session is over: nothing of it comes any more.
@@ -522,6 +548,23 @@ impl Partition {
         if self.fences.remove(&session).is_some() {
             self.book.put_fence(session, None);
         }
+    }
+
+    fn end_partition(
+        &mut self,
+        asker: &Asker<'_>,
+        partition: PartitionId,
+    ) -> Result<PartitionReply, String> {
+        if asker.session.client != asker.administrator {
+            return Err("only the administrator may say that a partition has ended".into());
+        }
+        if partition == self.place.partition || partition.index() >= self.place.map.partitions() {
+            return Err(format!("partition {} is no other one", partition.0));
+        }
+        if self.ended.insert(partition) {
+            self.book.put_ended(partition);
+        }
+        Ok(PartitionReply::Ended { partition })
     }
 
     fn learn(
@@ -593,8 +636,18 @@ impl Partition {
     pub(crate) fn restore(place: Place, book: SegmentMap) -> Result<Partition, RestoreError> {
         const CONTRADICTION: RestoreError = RestoreError::Contradiction("locks of the partition");
         let book = Book(book);
-        let Contents { records, fences, caps, members, heard, expired, floors, stops } =
-            book.contents()?;
+        let Contents {
+            records,
+            fences,
+            caps,
+            members,
+            heard,
+            expired,
+            floors,
+            stops,
+            ended,
+            marks,
+        } = book.contents()?;
         let mut partition = Partition {
             book,
             fences,
@@ -603,6 +656,8 @@ impl Partition {
             expired,
             floors,
             stops,
+            ended,
+            marks,
             ..Partition::new(place)
         };
         for newest in members {

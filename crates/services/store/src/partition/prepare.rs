@@ -12,9 +12,9 @@ use crate::plan::{Plan, exceed};
 use crate::segment::entry_bytes;
 use crate::{Operation, OperationResult, Transaction};
 use bytes::Bytes;
-use perdura_execution::{Meter, StateLimit};
+use perdura_execution::StateLimit;
 use perdura_protocol::limits::{NONCE_MS, NONCES_PER_MS};
-use perdura_protocol::{PartitionId, PublicKey, SessionId, Time, seeded};
+use perdura_protocol::{PublicKey, SessionId, Time, seeded};
 
 impl Partition {
     /// That this partition takes part in it, and how its client is named here.
@@ -60,7 +60,7 @@ impl Partition {
             if let Some(outdated) = self.weigh(&intent, true, votes)? {
                 return Ok(outdated);
             }
-            votes.iter().for_each(|vote| self.heard_of(vote.partition, self.now));
+            self.heard_in_votes(votes);
         }
         let (transaction, attested) = (intent.id(), !intent.read_only);
         let voted = |vote, results| PartitionReply::Voted { transaction, attested, vote, results };
@@ -80,8 +80,9 @@ impl Partition {
         }
         self.check_nonces(&intent, asker.time)?;
         self.has_place_for_record(intent.client)?;
-        match self.consider(&entries, &intent, (&transaction_part, asker.meter), others.is_some()) {
+        match self.consider(&entries, &intent, (&transaction_part, asker), others.is_some()) {
             Ok((held, results)) if others.is_some() => {
+                self.served(session, &held.touched);
                 let (vote, since) = (Vote::Commit, self.now);
                 self.tally.voted(&vote);
                 self.tally.ended_by_client(true);
@@ -93,6 +94,7 @@ impl Partition {
                 Ok(voted(Vote::Commit, Some(results)))
             }
             Ok((held, results)) => {
+                self.served(session, &held.touched);
                 self.locks.take(transaction, &held.touched);
                 let (vote, since) = (Vote::Commit, self.now);
                 self.tally.voted(&vote);
@@ -138,9 +140,10 @@ impl Partition {
         &mut self,
         entries: &Entries<'_>,
         intent: &Intent,
-        (transaction, meter): (&Transaction, &Meter),
+        (transaction, asker): (&Transaction, &Asker<'_>),
         decides: bool,
     ) -> Result<(Held, Vec<OperationResult>), Reason> {
+        self.have_not_ended(intent)?;
         if intent.map != self.place.map.version || !self.has_all_keys(transaction) {
             return Err(Reason::Map);
         }
@@ -152,7 +155,7 @@ impl Partition {
             return Err(Reason::Cap { pending: cap });
         }
         // Its results do not fit a reply, or it takes more work than a command may.
-        let plan = Plan::of(entries.map, transaction, meter).map_err(|_| Reason::TooMuch)?;
+        let plan = Plan::of(entries.map, transaction, asker.meter).map_err(|_| Reason::TooMuch)?;
         let failed = plan.result.failed;
         let touched = Touched::of(transaction, plan.seen.clone());
         let blocker = self.against(&touched);
@@ -161,6 +164,9 @@ impl Partition {
         }
         if let Some(operation) = failed {
             return Err(Reason::Failed { operation });
+        }
+        if !decides && self.is_marked_by_others(asker.session, &touched) {
+            return Err(Reason::Conflict(Blocker::Other));
         }
         let growth = |grown: u64, (key, value): (&Bytes, &Option<Bytes>)| {
             let bytes = |value: &[u8]| entry_bytes(key, value) as u64;
@@ -250,22 +256,5 @@ impl Partition {
             // What it has of the range.
             Operation::ReadRange { .. } => true,
         })
-    }
-
-    /// Whether nothing is heard of a partition on which something has been pending for long.
-    pub(super) fn is_silent(&self, partition: PartitionId) -> bool {
-        let Some((since, _)) = self.records.oldest_on(partition) else { return false };
-        let heard = self.heard.get(&partition).copied().unwrap_or_default();
-        self.now.0.saturating_sub(since.max(heard).0) > limits::UNREACHABLE_MS
-    }
-
-    /// That the other participants answer. Transactions that stay pending because one of them is down would lock up the others: after a
-    /// while nothing more is prepared that needs it, until it is shown that it is there again.
-    fn answered_by_others(&self, intent: &Intent) -> Result<(), Reason> {
-        let mut others = intent.others(self.place.partition).map(|one| one.partition);
-        let Some(partition) = others.find(|one| self.is_silent(*one)) else { return Ok(()) };
-        let oldest = self.records.oldest_on(partition);
-        let oldest = oldest.map_or(Blocker::Other, |(_, id)| self.blocker(id));
-        Err(Reason::Unreachable { partition, oldest })
     }
 }

@@ -3,7 +3,7 @@
 use super::certificate::SignedMembers;
 use super::intent::{Intent, TransactionId};
 use super::limits;
-use super::statement::Statement;
+use super::statement::{Signed, Statement};
 use crate::OperationResult;
 use bytes::Bytes;
 use perdura_protocol::codec::encode_list;
@@ -53,8 +53,8 @@ pub enum PartitionReply {
         session: SessionId,
         /// Up to this number of its client's transactions.
         below: u64,
-        /// The partition's clock.
-        now: Time,
+        /// When.
+        now: Signed,
     },
     /// So many transactions were forgotten.
     Forgotten {
@@ -107,6 +107,18 @@ pub enum PartitionReply {
     },
     /// A transaction over several partitions holds what a command of this one alone needs: nothing was done.
     Blocked(Blocker),
+    /// This partition takes another one for ended, for good.
+    Ended {
+        /// Which.
+        partition: PartitionId,
+    },
+    /// The answer to [`PartitionCommand::Mark`](super::PartitionCommand::Mark).
+    Marked {
+        /// Since when he waits who asked: to be told to all that he asks from now on.
+        begin: Time,
+        /// Whether he would get what he wants.
+        way: Way,
+    },
     /// The answer to [`PartitionCommand::Validate`](super::PartitionCommand::Validate), where nobody is in the way.
     Validated {
         /// Nothing was changed. Else something was, or it is not known.
@@ -189,6 +201,25 @@ pub enum Reason {
     Writes,
 }
 
+/// What is in the way of who waits for locks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Nothing.
+    Free,
+    /// A transaction.
+    Held {
+        /// Which.
+        blocker: Blocker,
+        /// Whether there is a mark of his on the key now. There is none where an older one has one, where he had one for too long, and where there are too many.
+        marked: bool,
+    },
+    /// Nobody holds it, but one who has waited for longer is to have it first.
+    Older {
+        /// For so long at most, milliseconds, if he does not come back.
+        again_ms: u64,
+    },
+}
+
 /// Who holds what is needed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Blocker {
@@ -226,7 +257,7 @@ impl PartitionReply {
                 let mut reader = Reader::new(content);
                 let session = SessionId::decode(&mut reader).ok()?;
                 let below = u64::decode(&mut reader).ok()?;
-                let now = Time::decode(&mut reader).ok()?;
+                let now = Signed::decode(&mut reader).ok()?;
                 Some(Statement::Fence { session, below, now })
             }
             _ => None,
@@ -321,6 +352,15 @@ impl Encode for PartitionReply {
                 out.push(29);
                 holds.encode(out);
             }
+            PartitionReply::Ended { partition } => {
+                out.push(30);
+                partition.encode(out);
+            }
+            PartitionReply::Marked { begin, way } => {
+                out.push(31);
+                begin.encode(out);
+                way.encode(out);
+            }
         }
     }
 }
@@ -384,6 +424,11 @@ impl Decode for PartitionReply {
                 newest: Decode::decode(reader)?,
             },
             29 => PartitionReply::Validated { holds: Decode::decode(reader)? },
+            30 => PartitionReply::Ended { partition: Decode::decode(reader)? },
+            31 => PartitionReply::Marked {
+                begin: Decode::decode(reader)?,
+                way: Decode::decode(reader)?,
+            },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }
@@ -472,6 +517,36 @@ impl Decode for Reason {
             9 => Reason::Writes,
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
+    }
+}
+
+impl Encode for Way {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Way::Free => out.push(0),
+            Way::Held { blocker, marked } => {
+                out.push(1);
+                blocker.encode(out);
+                marked.encode(out);
+            }
+            Way::Older { again_ms } => {
+                out.push(2);
+                again_ms.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Way {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Way::Free),
+            1 => {
+                Ok(Way::Held { blocker: Decode::decode(reader)?, marked: Decode::decode(reader)? })
+            }
+            2 => Ok(Way::Older { again_ms: Decode::decode(reader)? }),
+            tag => Err(DecodeError::UnknownTag(tag)),
+        }
     }
 }
 

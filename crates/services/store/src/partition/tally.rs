@@ -113,6 +113,7 @@ impl Partition {
         let age_ms = |since: Time| self.now.0.saturating_sub(since.0);
         let oldest_ms = self.records.oldest_over().map_or(0, age_ms);
         let capped = "Clients that may have fewer than the usual number of transactions pending: others had to end some that they left.";
+        let marks = "Keys on which somebody who waits for a lock has left a mark.";
         let blocked =
             "Commands of this partition alone that were in the way of a pending transaction.";
         let forgotten = "Transactions that were forgotten.";
@@ -124,6 +125,7 @@ impl Partition {
                 oldest,
                 oldest_ms,
             ),
+            Measure::gauge("perdura_transaction_marks", marks, self.marks.count() as u64),
             Measure::gauge("perdura_transaction_clients_capped", capped, self.caps.len() as u64),
             Measure::gauge("perdura_transaction_partitions_silent", silence, silent),
             Measure::counter("perdura_transactions_blocked_commands_total", blocked, tally.blocked),

@@ -5,8 +5,8 @@ use crate::support::{bytes, range, read, write};
 use perdura_execution::Service;
 use perdura_protocol::{Encode, PartitionId, PublicKey, ReplicaId, SecretKey, SessionId, Time};
 use perdura_store::partition::{
-    Blocker, Certificate, Fence, Members, PartitionCommand, PartitionReply, Reason, Statement,
-    limits,
+    Blocker, Certificate, Fence, Members, PartitionCommand, PartitionReply, Reason, Signed,
+    Statement, limits,
 };
 use perdura_store::{Operation, StoreCommand};
 
@@ -343,14 +343,15 @@ fn a_partition_that_answers_is_told_from_one_that_does_not_by_what_it_signs() {
         true
     };
     let show = |world: &mut World, at: u64| {
-        let signed = Time(at);
+        let signed = Signed::Agreed(Time(at));
         let fence = Statement::Fence { session, below: 0, now: signed };
         let proof = world.certificate(1, &fence);
         let fences = vec![Fence { proof, nonce: session.nonce, below: 0, signed }];
         world.ask(0, session, &PartitionCommand::Forget { session, fences });
     };
     let first = world.clock;
-    world.pass(limits::UNREACHABLE_MS + 1);
+    // Clocks of two groups differ by a second at most here.
+    world.pass(limits::UNREACHABLE_MS + 1_001);
     assert!(!is_admitted(&mut world));
     // Long ago it did answer, which says nothing; and its clock may be ahead.
     show(&mut world, first);
@@ -472,7 +473,7 @@ fn ranges_that_are_read_have_a_bound() {
 #[test]
 fn a_certificate_names_each_of_its_signers_once() {
     let world = World::new(2);
-    let statement = Statement::Fence { session: client(1), below: 7, now: Time(1) };
+    let statement = Statement::Fence { session: client(1), below: 7, now: Signed::Agreed(Time(1)) };
     let certificate = world.certificate_by(1, &statement, &[2, 3]);
     assert!(certificate.claims(&world.map, &statement).is_some());
     assert_eq!(certificate.signers[1].1.signer, ReplicaId(3));

@@ -6,7 +6,8 @@ use perdura_execution::Service;
 use perdura_protocol::limits::{COMMAND_COST, NONCES_PER_MS};
 use perdura_protocol::{SessionId, Time};
 use perdura_store::partition::{
-    Fence, Intent, Participant, PartitionCommand, PartitionReply, Reason, Statement, Vote, limits,
+    Fence, Intent, Participant, PartitionCommand, PartitionReply, Reason, Signed, Statement, Vote,
+    limits,
 };
 use perdura_store::{Operation, StoreCommand, StoreReply};
 
@@ -387,7 +388,7 @@ fn nothing_that_ends_a_transaction_is_refused_for_lack_of_room() {
     let administrator = SessionId { client: world.administrator.public(), nonce: 1 };
     let force = PartitionCommand::Force { intent: second.clone(), commit: true };
     assert_eq!(world.ask(0, administrator, &force), finished(&second, true));
-    let (session, now) = (dead, Time(world.clock));
+    let (session, now) = (dead, Signed::Agreed(Time(world.clock)));
     let fence = world.ask(0, session, &PartitionCommand::Fence { session, below: 10 });
     assert_eq!(fence, PartitionReply::Fenced { session, below: 10, now });
     let proof = world.certificate(1, &Statement::Fence { session, below: 10, now });

@@ -5,8 +5,8 @@ use crate::support::{bytes, cmp, insert, range, read, write};
 use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Signature, Slot, Time};
 use perdura_store::OperationResult;
 use perdura_store::partition::{
-    Blocker, Fence, Intent, Members, PartitionCommand, PartitionReply, Reason, SignedMembers,
-    Statement, Vote, Waiting,
+    Blocker, Caller, Fence, Intent, Members, PartitionCommand, PartitionReply, Reason, Signed,
+    SignedMembers, Statement, Vote, Waiting, Wanted, Way,
 };
 use std::fmt::Debug;
 
@@ -45,8 +45,10 @@ fn commands_are_decoded_as_they_were_encoded() {
     let intent = world.intent(client(1), 7, false, &parts);
     let transaction = intent.id();
     let vote = |of| world.certificate(of, &Statement::Vote { transaction, commit: true });
-    let fence =
-        world.certificate(2, &Statement::Fence { session: client(1), below: 5, now: Time(4) });
+    let fence = world.certificate(
+        2,
+        &Statement::Fence { session: client(1), below: 5, now: Signed::Clock(Time(4)) },
+    );
     both_ways(vec![
         PartitionCommand::Prepare { intent: intent.clone(), operations: parts[0].1.clone() },
         PartitionCommand::PrepareLast {
@@ -62,7 +64,12 @@ fn commands_are_decoded_as_they_were_encoded() {
         PartitionCommand::Fence { session: client(3), below: u64::MAX },
         PartitionCommand::Forget {
             session: client(1),
-            fences: vec![Fence { proof: fence, nonce: 1, below: 5, signed: Time(4) }],
+            fences: vec![Fence {
+                proof: fence,
+                nonce: 1,
+                below: 5,
+                signed: Signed::Clock(Time(4)),
+            }],
         },
         PartitionCommand::Members(signed_members()),
         PartitionCommand::Pending { after: None },
@@ -73,6 +80,15 @@ fn commands_are_decoded_as_they_were_encoded() {
         PartitionCommand::Roster { partition: partition(1) },
         PartitionCommand::Force { intent, commit: true },
         PartitionCommand::Validate { since: Slot(7), operations: parts[0].1.clone() },
+        PartitionCommand::End { partition: partition(1) },
+        PartitionCommand::Mark {
+            caller: Caller { begin: None, token: 7 },
+            wanted: Wanted::by(&parts[0].1),
+        },
+        PartitionCommand::Mark {
+            caller: Caller { begin: Some(Time(5)), token: u64::MAX },
+            wanted: Wanted::by(&[]),
+        },
     ]);
 }
 
@@ -113,8 +129,8 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
         (voted(true, Vote::Commit, None), Statement::Vote { transaction, commit: true }),
         (PartitionReply::Expired { transaction }, Statement::Expired { transaction }),
         (
-            PartitionReply::Fenced { session, below: 6, now: Time(9) },
-            Statement::Fence { session, below: 6, now: Time(9) },
+            PartitionReply::Fenced { session, below: 6, now: Signed::Agreed(Time(9)) },
+            Statement::Fence { session, below: 6, now: Signed::Agreed(Time(9)) },
         ),
     ];
     for (reply, statement) in stating {
@@ -129,6 +145,10 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
         PartitionReply::Young { transaction, left_ms: 3 },
         PartitionReply::Forgotten { count: 3 },
         PartitionReply::Validated { holds: true },
+        PartitionReply::Ended { partition: partition(1) },
+        PartitionReply::Marked { begin: Time(3), way: Way::Free },
+        PartitionReply::Marked { begin: Time(3), way: Way::Held { blocker: by(8), marked: true } },
+        PartitionReply::Marked { begin: Time(3), way: Way::Older { again_ms: 5 } },
         PartitionReply::Known { partition: partition(1), configuration: 3 },
         PartitionReply::Outdated { partition: partition(1), configuration: 3 },
         PartitionReply::Pending { transactions: vec![waiting], more: true, now: Time(9) },

@@ -1,11 +1,11 @@
 //! A command to forget looks at a bounded number of transactions, and the next one goes on behind them (version 2 of the store).
 
 use super::world::*;
-use crate::support::read;
+use crate::support::{read, write};
 use perdura_execution::Service;
 use perdura_protocol::{SessionId, Time};
 use perdura_store::partition::{
-    Fence, PartitionCommand, PartitionReply, Reason, Statement, Vote, limits,
+    Blocker, Fence, Intent, PartitionCommand, PartitionReply, Reason, Signed, Statement, limits,
 };
 
 /// Transactions of a session that are over in partition 0, with numbers in a range; the other one that takes part is this one.
@@ -13,15 +13,14 @@ fn over(world: &mut World, session: SessionId, numbers: std::ops::Range<u64>, ot
     for number in numbers {
         let parts = [(0, vec![read("a1")]), (other, vec![read("b1")])];
         let intent = world.intent(session, number, true, &parts);
-        let resolve = PartitionCommand::Resolve { intent, expired: None };
-        let vote = world.ask(0, session, &resolve);
-        assert!(matches!(vote, PartitionReply::Voted { vote: Vote::Abort(Reason::Resolved), .. }));
+        assert!(is_commit(&world.prepare(&intent, session, &parts[0])));
+        world.finish(0, session, (intent.id(), true), &[]);
     }
 }
 
 /// Fences of a session in these partitions, above all numbers.
 fn fences(world: &World, session: SessionId, of: &[u16]) -> Vec<Fence> {
-    let (below, signed) = (u64::MAX, Time(world.clock));
+    let (below, signed) = (u64::MAX, Signed::Agreed(Time(world.clock)));
     let fence = |of: &u16| {
         let proof = world.certificate(*of, &Statement::Fence { session, below, now: signed });
         Fence { proof, nonce: session.nonce, below, signed }
@@ -156,6 +155,7 @@ fn one_that_costs_more_than_it_may_forgets_nothing() {
 #[test]
 fn charged_is_what_was_looked_at() {
     let mut world = World::new(3);
+    world.go_on_under(2);
     let session = client(1);
     let parts = [(0, vec![read("a1")]), (1, vec![read("b1")]), (2, vec![read("c1")])];
     for number in 1..=10 {
@@ -203,4 +203,104 @@ fn under_version_1_one_looks_at_all() {
     assert_eq!(forget(&mut world, session, session, &[2]), 0);
     assert_eq!(world.stores[0].state_bytes(), before);
     assert_eq!(forget(&mut world, session, session, &[1]), limits::FORGOTTEN as u32);
+}
+
+/// That there is no record below the own fence is the same vote to abort, so no other fence is waited for. What was voted to commit is kept until the
+/// others cannot ask for it any more, however it ended.
+#[test]
+fn a_vote_to_abort_is_forgotten_below_the_own_fence_alone() {
+    let mut world = World::new(2);
+    let session = client(1);
+    let [granted, refused, given_up] = [1, 2, 3].map(|number| {
+        let key = ["a1", "a1", "a2"][number as usize - 1];
+        let parts = [(0, vec![write(key, "1", false)]), (1, vec![write("b1", "1", false)])];
+        let intent = world.intent(session, number, false, &parts);
+        assert_eq!(is_commit(&world.prepare(&intent, session, &parts[0])), number != 2);
+        intent
+    });
+    let vote = |world: &World, of: &Intent, commit| {
+        [world.certificate(1, &Statement::Vote { transaction: of.id(), commit })]
+    };
+    let votes = vote(&world, &granted, true);
+    world.finish(0, session, (granted.id(), true), &votes);
+    let votes = vote(&world, &given_up, false);
+    world.finish(0, session, (given_up.id(), false), &votes);
+    assert_eq!(forget(&mut world, session, session, &[]), 0);
+    world.ask(0, session, &PartitionCommand::Fence { session, below: 4 });
+    assert_eq!(forget(&mut world, session, session, &[]), 1);
+    world.restart();
+    let mut resolve = |intent: &Intent| {
+        let resolve = PartitionCommand::Resolve { intent: intent.clone(), expired: None };
+        world.ask(0, client(2), &resolve)
+    };
+    assert_eq!(reason(resolve(&refused)), Reason::Fenced);
+    assert!(is_commit(&resolve(&granted)) && is_commit(&resolve(&given_up)));
+    assert_eq!(forget(&mut world, session, session, &[1]), 2);
+    // Before that it waited for the others' fences.
+    world.go_on_under(2);
+    over(&mut world, session, 10..11, 1);
+    let parts = [(0, vec![write("a1", "1", false)]), (1, vec![write("b1", "1", false)])];
+    let resolved = world.intent(session, 12, false, &parts);
+    world.ask(0, session, &PartitionCommand::Resolve { intent: resolved, expired: None });
+    world.ask(0, session, &PartitionCommand::Fence { session, below: 20 });
+    assert_eq!(forget(&mut world, session, session, &[]), 0);
+}
+
+#[test]
+fn what_is_stuck_keeps_nothing_else() {
+    let mut world = World::new(3);
+    let session = client(1);
+    let parts = [(0, vec![read("a1")]), (2, vec![read("c1")])];
+    let stuck = world.intent(session, 1, true, &parts);
+    assert!(is_commit(&world.prepare(&stuck, session, &parts[0])));
+    over(&mut world, session, 2..50, 1);
+    // What others are told of it is still below what is pending.
+    let fence = PartitionCommand::Fence { session, below: 100 };
+    let now = Signed::Agreed(world.time());
+    assert_eq!(world.ask(0, session, &fence), PartitionReply::Fenced { session, below: 1, now });
+    assert_eq!(forget(&mut world, session, session, &[1]), 48);
+    world.restart();
+    // It is as it was, and nothing else is prepared below the fence.
+    assert!(is_commit(&world.prepare(&stuck, session, &parts[0])));
+    let late = world.intent(session, 60, true, &parts);
+    assert_eq!(reason(world.prepare(&late, session, &parts[0])), Reason::Fenced);
+    world.finish(0, session, (stuck.id(), true), &[]);
+    assert_eq!(world.ask(0, session, &fence), PartitionReply::Fenced { session, below: 100, now });
+    assert_eq!(forget(&mut world, session, session, &[2]), 1);
+}
+
+#[test]
+fn a_partition_that_has_ended_is_waited_for_by_nothing() {
+    let mut world = World::new(3);
+    let session = client(1);
+    let administrator = SessionId { client: world.administrator.public(), nonce: 1 };
+    over(&mut world, session, 1..10, 2);
+    let parts = [(0, vec![write("a1", "1", false)]), (2, vec![write("c1", "1", false)])];
+    let pending = world.intent(session, 10, false, &parts);
+    assert!(is_commit(&world.prepare(&pending, session, &parts[0])));
+    let end = |of| PartitionCommand::End { partition: partition(of) };
+    for (who, of) in [(session, 2), (administrator, 0), (administrator, 3)] {
+        assert!(world.ordered(0, who, &end(of)).unwrap().is_err());
+    }
+    let ended = PartitionReply::Ended { partition: partition(2) };
+    assert_eq!(world.ask(0, administrator, &end(2)), ended);
+    assert_eq!(world.ask(0, administrator, &end(2)), ended);
+    world.restart();
+    let next = world.intent(session, 11, false, &parts);
+    let refused = reason(world.prepare(&next, session, &parts[0]));
+    assert_eq!(refused, Reason::Unreachable { partition: partition(2), oldest: Blocker::Other });
+    let others = [(0, vec![write("a2", "1", false)]), (1, vec![write("b1", "1", false)])];
+    assert!(world.run(session, 12, &others));
+    world.ask(0, session, &PartitionCommand::Fence { session, below: 12 });
+    assert_eq!(forget(&mut world, session, session, &[]), 10);
+    // What is pending on it is ended by votes, or by force.
+    let force = PartitionCommand::Force { intent: pending.clone(), commit: true };
+    assert_eq!(
+        world.ask(0, administrator, &force),
+        PartitionReply::Finished { transaction: pending.id(), committed: true }
+    );
+    assert_eq!(forget(&mut world, session, session, &[]), 1);
+    // Who goes by the rules before knows of no such word.
+    world.go_on_under(2);
+    assert!(world.ordered(0, administrator, &end(1)).unwrap().is_err());
 }

@@ -5,7 +5,7 @@ use crate::support::{bytes, cmp, insert, range, read, remove, write};
 use perdura_execution::{Service, Standing};
 use perdura_protocol::Time;
 use perdura_store::partition::{
-    Blocker, Fence, PartitionCommand, PartitionReply, Reason, Statement, Vote, limits,
+    Blocker, Fence, PartitionCommand, PartitionReply, Reason, Signed, Statement, Vote, limits,
 };
 use perdura_store::{OperationResult, StoreReply};
 
@@ -205,7 +205,7 @@ fn what_is_over_everywhere_is_forgotten_and_nothing_else() {
     let session = client(1);
     let fence = |below| PartitionCommand::Fence { session, below };
     // Nobody else raises it.
-    let now = Time(world.clock);
+    let now = Signed::Agreed(Time(world.clock));
     let fenced = |below| PartitionReply::Fenced { session, below, now };
     let low = fenced(0);
     assert_eq!(world.ask(0, client(2), &fence(9)), low);
@@ -242,7 +242,7 @@ fn a_fence_stays_below_what_is_pending_and_a_session_that_is_over_is_fenced_off_
     let pending = world.intent(session, 7, false, &two_writes("1"));
     assert!(is_commit(&world.prepare(&pending, session, &two_writes("1")[0])));
     let fence = PartitionCommand::Fence { session, below: 100 };
-    let now = Time(world.clock);
+    let now = Signed::Agreed(Time(world.clock));
     let fenced = |below| PartitionReply::Fenced { session, below, now };
     assert_eq!(world.ask(0, session, &fence), fenced(7));
     world.standing = Standing::Over;

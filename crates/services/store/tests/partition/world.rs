@@ -31,6 +31,8 @@ pub struct World {
     pub members: Vec<Vec<SecretKey>>,
     pub configurations: Vec<u64>,
     pub clock: u64,
+    /// For how long all of them stood still: agreed time is so far ahead of the clock.
+    pub stood_ms: u64,
     /// The last one that anything was carried out in.
     pub slot: u64,
     pub standing: Standing,
@@ -101,13 +103,14 @@ impl World {
             configurations: vec![0; partitions],
             members,
             clock: 0,
+            stood_ms: 0,
             slot: 0,
             standing: Standing::Open,
             administrator: SecretKey::from_seed(SCHEME, [200; 32]),
             most_cost: u64::MAX,
             cost: 0,
         };
-        world.go_on_under(2);
+        world.go_on_under(3);
         world.pass(1_000_000);
         world
     }
@@ -125,13 +128,18 @@ impl World {
         }
     }
 
+    /// Agreed time.
+    pub fn time(&self) -> Time {
+        Time(self.clock + self.stood_ms)
+    }
+
     fn context(&mut self, session: SessionId) -> ExecutionContext {
         self.slot += 1;
         ExecutionContext {
             slot: Slot(self.slot),
             session,
             clock: Time(self.clock),
-            time: Time(self.clock),
+            time: self.time(),
             administrator: self.administrator.public(),
             other: Some(self.standing),
             meter: Meter::up_to(self.most_cost),

@@ -101,7 +101,7 @@ impl Forgetting {
             // What took part with what is all that counts.
             intents.sort_by_cached_key(|intent| places_of(std::slice::from_ref(intent)));
             intents.dedup_by_key(|intent| places_of(std::slice::from_ref(intent)));
-            transactions.forget(intents, 0, deadline_ms)
+            transactions.forget(intents, |_| 0, deadline_ms)
         });
         let forgotten = join_all(forget).await;
         for ((places, _), (count, _)) in of_clients.values().zip(forgotten) {

@@ -96,7 +96,10 @@ impl Partitions {
         });
         let store = |index| {
             let partition = PartitionId(index as u16);
-            Store::partitioned(1 << 30, Place { map: map.clone(), partition, max_skew_ms: 500 })
+            let place = Place { map: map.clone(), partition, max_skew_ms: 500 };
+            let mut store = Store::partitioned(1 << 30, place);
+            store.set_version(store.newest_version());
+            store
         };
         Arc::new(Mutex::new(Partitions {
             stores: (0..partitions).map(store).collect(),
@@ -136,6 +139,21 @@ impl Partitions {
     pub fn is_free(&self, key: &str) -> bool {
         let get = StoreCommand::Get { key: bytes(key) }.to_bytes();
         !PartitionReply::is_one(&self.query(PartitionId(0), &get))
+    }
+
+    /// How many are pending in a partition.
+    pub fn count_pending(&self, partition: PartitionId) -> usize {
+        let pending = PartitionCommand::Pending { after: None }.to_bytes();
+        let reply = PartitionReply::from_bytes(self.query(partition, &pending));
+        let Ok(PartitionReply::Pending { transactions, .. }) = reply else { panic!("{reply:?}") };
+        transactions.len()
+    }
+
+    /// How many transactions a partition remembers that are over.
+    pub fn count_over(&self, partition: PartitionId) -> u64 {
+        let measures = self.stores[partition.index()].measures();
+        let over = measures.iter().find(|one| one.name == "perdura_transactions_remembered");
+        over.map_or(0, |one| one.value)
     }
 
     /// Whether a partition remembers anything that is over of a session.
@@ -346,11 +364,14 @@ impl Groups for Way {
         if is_unheard { Err(indeterminate()) } else { answer }
     }
 
-    async fn sleep(&self, ms: u64) {
-        let until_ms = self.now_ms() + ms;
-        let _sleeper = (ms >= LONG_MS).then(|| Sleeper::new(&self.shared));
-        while self.now_ms() < until_ms {
-            Turns(1).await;
+    fn sleep(&self, ms: u64) -> impl Future<Output = ()> + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        async move {
+            let until_ms = lock(&shared).now_ms + ms;
+            let _sleeper = (ms >= LONG_MS).then(|| Sleeper::new(&shared));
+            while lock(&shared).now_ms < until_ms {
+                Turns(1).await;
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use perdura_protocol::{Attestation, ReplicaId, Signature};
+use perdura_store::partition::Signed;
 
 #[test]
 fn nobody_ends_what_he_may_not() {
@@ -35,7 +36,7 @@ fn nothing_is_prepared_below_a_fence() {
         let mut made = Made::new();
         let session = SessionId { client: client(1), nonce: 1 };
         let fence = PartitionCommand::Fence { session, below };
-        let fenced = PartitionReply::Fenced { session, below, now: Time(1) };
+        let fenced = PartitionReply::Fenced { session, below, now: Signed::Agreed(Time(1)) };
         made.executes(0, 1, None, (fence.to_bytes(), fenced.to_bytes()));
         writes_both(&mut made, 1, "1", [Some(true); 2]);
         assert_eq!(made.judge().is_ok(), is_kept);
