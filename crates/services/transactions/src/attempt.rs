@@ -4,6 +4,7 @@ use crate::hot::Touches;
 use crate::rescue::is_of_session;
 use crate::split::Part;
 use crate::telling::SIGNED_AGAIN;
+use crate::tidy::{Place, places_of};
 use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::Mode;
@@ -178,9 +179,9 @@ impl<G: Groups> Transactions<G> {
         state.counter += 1;
         state.counters.global += 1;
         let counter = state.counter;
-        let places = participants.iter().map(|one| (one.partition, one.nonce)).collect();
-        state.running.insert(counter, places);
-        state.hot.begin(counter, touches);
+        let places: Vec<Place> = places_of(participants).collect();
+        state.running.insert(counter, places.clone());
+        state.hot.begin(counter, touches, places);
         Running { of: self.clone(), counter }
     }
 

@@ -6,6 +6,7 @@
 //! - A turn is had until the call is over here, and what ends it is on its way: what whoever comes next asks for is ordered behind that.
 //! - Nobody waits for long for one who waits for a partition that is down: where no turn has come for a while all go on without.
 
+use crate::tidy::{Place, places_of};
 use crate::waiting::Waiter;
 use crate::{Groups, TransactionError, Transactions};
 use futures_util::future::{Either, select};
@@ -52,8 +53,12 @@ pub(crate) struct Touches(BTreeMap<KeyHash, bool>);
 
 impl Touches {
     pub(crate) fn of(transaction: &Transaction) -> Touches {
+        Touches::by(&transaction.operations)
+    }
+
+    pub(crate) fn by<'a>(operations: impl IntoIterator<Item = &'a Operation>) -> Touches {
         let mut touches = Touches::default();
-        for operation in &transaction.operations {
+        for operation in operations {
             match operation {
                 Operation::Cmp { key, .. } | Operation::Read { key } => touches.add(key, false),
                 Operation::Insert { key, .. }
@@ -81,8 +86,8 @@ impl Touches {
         self.0.iter().filter(hinders).map(|(key, _)| *key)
     }
 
-    fn written(&self) -> impl Iterator<Item = KeyHash> {
-        self.0.iter().filter(|(_, writes)| **writes).map(|(key, _)| *key)
+    fn keys(&self) -> impl Iterator<Item = KeyHash> {
+        self.0.keys().copied()
     }
 }
 
@@ -93,22 +98,31 @@ struct Key {
     met_ms: u64,
     /// When somebody last had a turn.
     had_ms: u64,
+    /// When somebody met another process there, if ever.
+    crowded_ms: Option<u64>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
     keys: BTreeMap<KeyHash, Key>,
-    /// What transactions over several partitions touch, by their numbers: those that are under way, ...
-    running: BTreeMap<u64, Arc<Touches>>,
+    /// What transactions over several partitions touch, by their numbers, and the sessions that they name: those that are under way, ...
+    running: BTreeMap<u64, (Arc<Touches>, Vec<Place>)>,
     /// ... and the last ones that are over.
     over: VecDeque<u64>,
 }
 
 impl Hot {
     /// A transaction begins.
-    pub(crate) fn begin(&mut self, counter: u64, touches: &Arc<Touches>) {
-        self.running.insert(counter, Arc::clone(touches));
+    pub(crate) fn begin(&mut self, counter: u64, touches: &Arc<Touches>, places: Vec<Place>) {
+        self.running.insert(counter, (Arc::clone(touches), places));
+    }
+
+    /// What a transaction touches, if it is one of this process. Others with the same key have other sessions, and may have the same numbers.
+    fn own(&self, intent: &Intent) -> Option<Arc<Touches>> {
+        let (touches, places) = self.running.get(&intent.counter)?;
+        let is_own = places_of(&intent.participants).eq(places.iter().copied());
+        is_own.then(|| Arc::clone(touches))
     }
 
     /// One is over.
@@ -128,22 +142,34 @@ impl Hot {
             key.met_ms = now_ms;
         } else if self.keys.len() < KEYS {
             let turns = Arc::default();
-            self.keys.insert(key, Key { turns, met_ms: now_ms, had_ms: now_ms });
+            let key_of = Key { turns, met_ms: now_ms, had_ms: now_ms, crowded_ms: None };
+            self.keys.insert(key, key_of);
         }
     }
 
-    /// One that touches this met a transaction, of this process if it is told which number it has.
-    fn met(&mut self, touches: &Touches, of: Option<u64>, now_ms: u64) {
-        let other = of.and_then(|of| self.running.get(&of).cloned());
-        let mut keys: Vec<KeyHash> = Vec::new();
-        if let Some(other) = &other {
-            keys.extend(touches.meets(other));
+    /// One that touches this met another one.
+    fn met(&mut self, touches: &Touches, blocker: &Blocker, now_ms: u64) {
+        let own = match blocker {
+            Blocker::Transaction { intent, .. } => self.own(intent),
+            Blocker::Ranges | Blocker::Other => None,
+        };
+        if let Some(other) = own {
+            touches.meets(&other).for_each(|key| self.note(key, now_ms));
+            return;
         }
-        if keys.is_empty() {
-            // Of another process, which may have the same numbers.
-            keys.extend(touches.written().take(KEYS_OF_ONE));
+        for key in touches.keys().take(KEYS_OF_ONE) {
+            self.note(key, now_ms);
+            if let Some(key) = self.keys.get_mut(&key) {
+                key.crowded_ms = Some(now_ms);
+            }
         }
-        keys.into_iter().for_each(|key| self.note(key, now_ms));
+    }
+
+    /// Whether others than this process were met lately over what is touched.
+    fn is_crowded(&self, touches: &Touches, now_ms: u64) -> bool {
+        let is_crowded = |key: &Key| key.crowded_ms.is_some_and(|at_ms| now_ms < at_ms + HOT_MS);
+        !self.keys.is_empty()
+            && touches.keys().any(|key| self.keys.get(&key).is_some_and(is_crowded))
     }
 
     /// Somebody has a turn.
@@ -272,16 +298,11 @@ impl<G: Groups> Transactions<G> {
     /// One that touches this met somebody.
     pub(crate) fn note_met(&self, touches: &Touches, blocker: &Blocker) {
         let now_ms = self.groups().now_ms();
-        let number = match blocker {
-            Blocker::Transaction { intent, .. } if self.is_own(intent) => Some(intent.counter),
-            Blocker::Transaction { .. } => None,
-            Blocker::Ranges | Blocker::Other => return,
-        };
-        self.inner.state().hot.met(touches, number, now_ms);
+        self.inner.state().hot.met(touches, blocker, now_ms);
     }
 
-    /// Whether a transaction may be of this process. Others with its key have other sessions, and may have the same numbers.
-    fn is_own(&self, intent: &Intent) -> bool {
-        intent.client == self.groups().client()
+    /// Whether others than this process were met lately over what is touched.
+    pub(crate) fn is_crowded(&self, touches: &Touches) -> bool {
+        self.inner.state().hot.is_crowded(touches, self.groups().now_ms())
     }
 }

@@ -196,7 +196,14 @@ impl<G: Groups> Transactions<G> {
                 }
                 _ => {
                     self.take_turns_once(&mut turns, &touches, &waiter).await?;
-                    self.global(&split, &touches, waiter.goes_in_turn(), deadline_ms).await
+                    let in_turn = waiter.has_waited() || self.is_crowded(&touches);
+                    if in_turn && !waiter.has_waited() {
+                        // Somebody is there, most likely: it takes its place before it is in the way of others.
+                        let first = &split.parts[0];
+                        let wanted = (first.partition, Wanted::by(&first.operations));
+                        self.wait_for_place(&mut waiter, vec![wanted]).await?;
+                    }
+                    self.global(&split, &touches, in_turn, deadline_ms).await
                 }
             };
             if !matches!(attempt, Attempt::Conflict { .. }) {
@@ -222,8 +229,9 @@ impl<G: Groups> Transactions<G> {
                 }
                 Attempt::Error(error) => return Err(error),
                 Attempt::Conflict { blocker, at } => {
-                    self.note_met(&touches, &blocker);
                     let parts = split.parts.iter().filter(|part| at.contains(&part.partition));
+                    let there = Touches::by(parts.clone().flat_map(|part| &part.operations));
+                    self.note_met(if at.is_empty() { &touches } else { &there }, &blocker);
                     let wanted = parts.map(|part| (part.partition, Wanted::by(&part.operations)));
                     self.give_way(&mut waiter, &blocker, wanted.collect()).await?;
                 }

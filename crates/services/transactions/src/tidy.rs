@@ -1,11 +1,13 @@
 //! Saying what is over, so that nobody has to remember it.
 
-use crate::resolver::places_of;
+use crate::resolver::all_places_of;
 use crate::{Groups, Inner, Transactions};
 use futures_util::future::join_all;
 use perdura_client::{CallError, Refusal};
 use perdura_protocol::{PartitionId, RefusalReason, SessionId};
-use perdura_store::partition::{Fence, Intent, PartitionCommand, PartitionReply, limits};
+use perdura_store::partition::{
+    Fence, Intent, Participant, PartitionCommand, PartitionReply, limits,
+};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -33,6 +35,11 @@ const HELD_BACK_MS: u64 = 1_000;
 
 /// A session in a partition.
 pub(crate) type Place = (PartitionId, u64);
+
+/// The sessions that a transaction names.
+pub(crate) fn places_of(participants: &[Participant]) -> impl Iterator<Item = Place> {
+    participants.iter().map(|one| (one.partition, one.nonce))
+}
 
 /// What is over, and may be remembered.
 #[derive(Debug, Default)]
@@ -203,7 +210,7 @@ impl<G: Groups> Transactions<G> {
         let Some(client) = over.first().map(|intent| intent.client) else {
             return (0, BTreeMap::new());
         };
-        let places = places_of(over);
+        let places = all_places_of(over);
         // Whoever is down is not waited for to the end: the others are to forget what they can.
         let now_ms = self.groups().now_ms();
         let half_ms = now_ms + deadline_ms.saturating_sub(now_ms) / 2;

@@ -1,7 +1,8 @@
 //! Waiting for locks that others have.
 //!
-//! Who meets somebody pauses for a moment at first. Who meets others again leaves a mark where he does, and looks there until he would get what he
-//! wants: while it stands others' transactions are not given it before him. Whoever has been in the way for long may be dead: then his transaction is ended.
+//! Who meets somebody leaves a mark where he does, and looks there until he would get what he wants: while it stands others' transactions are not given it
+//! before him. The groups are asked one after the other from then on, so that all who want the same wait in the same one. Whoever has been in the way for
+//! long may be dead: then his transaction is ended. Where a group goes by older rules he pauses and tries again.
 
 use crate::{Groups, Holder, Rescue, TransactionError, Transactions};
 use futures_util::future::join_all;
@@ -18,17 +19,11 @@ const PAUSE_MS: u64 = 4;
 /// ... so many times.
 const PAUSE_DOUBLINGS: u32 = 6;
 
-/// From this conflict on marks are left.
-const MARKED_FROM: u32 = 2;
-
 /// Who has a mark looks again after up to so long, milliseconds; ...
-const LOOK_MS: u64 = 4;
+const LOOK_MS: u64 = 3;
 
-/// ... who has none pauses as after conflicts, but no longer than with so many doublings.
-const LOOK_DOUBLINGS: u32 = 4;
-
-/// Where groups have no marks, they are asked one after the other after so many conflicts.
-const CONFLICTS_AT_ONCE: u32 = 2;
+/// ... and who has none after up to so long: somebody else comes first.
+const LOOK_LATER_MS: u64 = 60;
 
 /// What reads without being ordered leaves no marks, since nobody would know that it is over. After so many conflicts it is ordered.
 const FAST_CONFLICTS: u32 = 8;
@@ -64,8 +59,6 @@ pub(crate) struct Waiter {
     deadline_ms: u64,
     conflicts: u32,
     met: Met,
-    /// The last time all groups in which it met somebody had marks.
-    is_marked: bool,
 }
 
 impl Waiter {
@@ -84,11 +77,6 @@ impl Waiter {
     /// Whether it has met so many that what it reads is to be ordered.
     pub(crate) fn is_patient(&self) -> bool {
         self.conflicts >= FAST_CONFLICTS
-    }
-
-    /// Whether groups are to be asked one after the other.
-    pub(crate) fn goes_in_turn(&self) -> bool {
-        self.conflicts >= CONFLICTS_AT_ONCE && !self.is_marked
     }
 }
 
@@ -113,7 +101,7 @@ fn is_of_older_rules(error: &CallError) -> bool {
 
 impl<G: Groups> Transactions<G> {
     pub(crate) fn waiter(&self, deadline_ms: u64) -> Waiter {
-        Waiter { caller: None, deadline_ms, conflicts: 0, met: Met::default(), is_marked: false }
+        Waiter { caller: None, deadline_ms, conflicts: 0, met: Met::default() }
     }
 
     /// Somebody was in the way in these groups: ends what he left, or waits until it may be tried again.
@@ -128,28 +116,46 @@ impl<G: Groups> Transactions<G> {
             waiter.conflicts += 1;
             return Ok(());
         }
-        if waiter.conflicts + 1 < MARKED_FROM || wanted.is_empty() {
+        if wanted.is_empty() {
             return self.wait_on(waiter, Holder::of(blocker)).await;
         }
         waiter.conflicts += 1;
-        let mut with = Holder::of(blocker);
-        for looks in 1.. {
-            let (holders, pause_ms) = match self.leave_marks(waiter, &wanted, looks).await {
-                Looked::Free => return Ok(()),
-                Looked::Unknown => {
-                    return self.pause(waiter.conflicts, with, waiter.deadline_ms).await;
-                }
+        if !self.look_until_free(waiter, wanted, Holder::of(blocker)).await? {
+            self.pause(waiter.conflicts, Holder::of(blocker), waiter.deadline_ms).await?;
+        }
+        Ok(())
+    }
+
+    /// Others are most likely to be in the way in these groups: waits there until it may be tried.
+    pub(crate) async fn wait_for_place(
+        &self,
+        waiter: &mut Waiter,
+        wanted: Vec<(PartitionId, Wanted)>,
+    ) -> Result<(), TransactionError> {
+        self.look_until_free(waiter, wanted, None).await.map(|_| ())
+    }
+
+    /// Looks until it would get what it wants; false where nobody knows.
+    async fn look_until_free(
+        &self,
+        waiter: &mut Waiter,
+        mut wanted: Vec<(PartitionId, Wanted)>,
+        mut with: Option<Holder>,
+    ) -> Result<bool, TransactionError> {
+        loop {
+            let (holders, pause_ms) = match self.leave_marks(waiter, &mut wanted).await {
+                Looked::Free => return Ok(true),
+                Looked::Unknown => return Ok(false),
                 Looked::Waits { holders, pause_ms } => (holders, pause_ms),
             };
             for holder in &holders {
                 with = Holder::of(holder).or(with);
                 if self.ends(waiter, holder).await {
-                    return Ok(());
+                    return Ok(true);
                 }
             }
             self.pause_for(pause_ms, waiter, with).await?;
         }
-        Ok(())
     }
 
     /// Ends the transaction of who has been in the way for long; whether it did.
@@ -160,19 +166,17 @@ impl<G: Groups> Transactions<G> {
             && self.rescue(intent, waiter.deadline_ms).await == Rescue::Ended
     }
 
-    /// Looks whether it would get what it wants, and leaves marks where it would not.
+    /// Looks whether it would get what it wants, and leaves marks where it would not. Where it would it is not looked again.
     async fn leave_marks(
         &self,
         waiter: &mut Waiter,
-        wanted: &[(PartitionId, Wanted)],
-        looks: u32,
+        wanted: &mut Vec<(PartitionId, Wanted)>,
     ) -> Looked {
         let now_ms = self.groups().now_ms();
-        let is_unmarked = |of: &PartitionId| {
+        let is_unmarked = |(of, _): &(PartitionId, Wanted)| {
             self.inner.state().unmarked.0.get(of).is_some_and(|until_ms| now_ms < *until_ms)
         };
-        waiter.is_marked = !wanted.iter().any(|(of, _)| is_unmarked(of));
-        if !waiter.is_marked || seeded!(NoMarksLeft) {
+        if wanted.iter().any(is_unmarked) || seeded!(NoMarksLeft) {
             return Looked::Unknown;
         }
         let token = || self.groups().random(u64::MAX);
@@ -182,40 +186,38 @@ impl<G: Groups> Transactions<G> {
             let mark = PartitionCommand::Mark { caller, wanted: wanted.clone() };
             (*of, self.ask(*of, &mark, waiter.deadline_ms).await)
         });
-        let (mut holders, mut is_free, mut pauses_ms) = (Vec::new(), true, 0);
+        let (mut holders, mut busy, mut most_ms) = (Vec::new(), Vec::new(), 0);
         for (of, answer) in join_all(asked).await {
             match answer {
                 Ok((PartitionReply::Marked { begin, way }, _)) => {
                     // The same everywhere, from the first answer on.
                     caller.begin.get_or_insert(begin);
                     waiter.caller = Some(caller);
-                    let most_ms = match way {
+                    let next_ms = match way {
                         Way::Free => continue,
                         Way::Held { blocker, marked } => {
                             holders.push(blocker);
-                            if marked { LOOK_MS } else { PAUSE_MS << looks.min(LOOK_DOUBLINGS) }
+                            if marked { LOOK_MS } else { LOOK_LATER_MS }
                         }
-                        Way::Older { again_ms } => {
-                            (PAUSE_MS << looks.min(LOOK_DOUBLINGS)).min(again_ms.max(1))
-                        }
+                        Way::Older { again_ms } => LOOK_LATER_MS.min(again_ms),
                     };
-                    is_free = false;
-                    pauses_ms = most_ms.max(pauses_ms);
+                    busy.push(of);
+                    most_ms = next_ms.max(most_ms);
                 }
                 Ok(_) => return Looked::Unknown,
                 Err(error) => {
                     if is_of_older_rules(&error) {
                         self.inner.state().unmarked.0.insert(of, now_ms + UNMARKED_MS);
                     }
-                    waiter.is_marked = false;
                     return Looked::Unknown;
                 }
             }
         }
-        if is_free {
+        wanted.retain(|(of, _)| busy.contains(of));
+        if wanted.is_empty() {
             return Looked::Free;
         }
-        Looked::Waits { holders, pause_ms: 1 + self.groups().random(pauses_ms) }
+        Looked::Waits { holders, pause_ms: 1 + self.groups().random(most_ms) }
     }
 
     /// One more conflict: pauses, longer each time.

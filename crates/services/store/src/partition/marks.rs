@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - A mark goes when its session gets something on its key, a second after its caller last met somebody there, and five seconds after it was
-//!   made. Then the client's key leaves none there for as long as it stood.
+//!   made. Then the client's key leaves none there for four times as long as it stood.
 //! - What there is of marks is bounded, by client key and in all. Nothing is due for them: they go with whatever happens next.
 
 use super::command::Caller;
@@ -28,6 +28,9 @@ const UNMET_MS: u64 = 1_000;
 
 /// ... and so long after it was made.
 const STANDS_MS: u64 = 5_000;
+
+/// Where a mark stood until it went by itself its client key leaves none for so many times as long. So one key covers at most a fifth of the time.
+const PAUSE: u64 = 4;
 
 /// What looking at a key costs.
 const KEY_COST: usize = 64;
@@ -175,7 +178,7 @@ impl Marks {
                     let Some(mark) = self.remove(&key) else { continue };
                     let (digest, client) = (Digest::of(&key), mark.session.client);
                     changes.push(Change::Mark(digest, None));
-                    let until = Time(at.0 + (at.0 - mark.made.0));
+                    let until = Time(at.0 + PAUSE * (at.0 - mark.made.0));
                     if until > now && !seeded!(MarkedAgain) {
                         self.remove_pause((digest, client));
                         self.insert_pause((digest, client), until);

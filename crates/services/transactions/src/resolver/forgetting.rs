@@ -1,6 +1,6 @@
 //! Having forgotten what is over of clients whose sessions are.
 
-use super::{Cursor, Own, places_of};
+use super::{Cursor, Own, all_places_of};
 use crate::{Groups, Transactions};
 use futures_util::future::join_all;
 use perdura_protocol::{PartitionId, PublicKey, SessionId, Time};
@@ -99,8 +99,8 @@ impl Forgetting {
         let deadline_ms = transactions.deadline_of_look_ms();
         let forget = of_clients.values_mut().map(|(_, intents)| {
             // What took part with what is all that counts.
-            intents.sort_by_cached_key(|intent| places_of(std::slice::from_ref(intent)));
-            intents.dedup_by_key(|intent| places_of(std::slice::from_ref(intent)));
+            intents.sort_by_cached_key(|intent| all_places_of(std::slice::from_ref(intent)));
+            intents.dedup_by_key(|intent| all_places_of(std::slice::from_ref(intent)));
             transactions.forget(intents, |_| 0, deadline_ms)
         });
         let forgotten = join_all(forget).await;

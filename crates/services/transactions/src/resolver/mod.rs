@@ -181,7 +181,7 @@ impl<G: Groups> Transactions<G> {
 }
 
 /// The sessions in which a client took part in these transactions.
-pub(crate) fn places_of(intents: &[Intent]) -> BTreeSet<(PartitionId, u64)> {
+pub(crate) fn all_places_of(intents: &[Intent]) -> BTreeSet<(PartitionId, u64)> {
     let of = |intent: &Intent| {
         let places = intent.participants.iter().map(|one| (one.partition, one.nonce));
         places.collect::<Vec<_>>()
