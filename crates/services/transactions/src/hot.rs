@@ -27,6 +27,9 @@ const STANDS_MS: u64 = 1_500;
 /// ... which is looked at so often.
 const LOOK_MS: u64 = 500;
 
+/// What ends a transaction has to be verified before it is ordered, which what begins the next one has not: that comes so much later, milliseconds.
+const ENDING_MS: u64 = 1;
+
 /// So many there are at most; more are not taken turns for.
 const KEYS: usize = 4_096;
 
@@ -247,6 +250,18 @@ impl<G: Groups> Transactions<G> {
             *turns = taken.ok_or(TransactionError::Conflict { tries, with: None })?;
         }
         Ok(())
+    }
+
+    /// Whoever is next comes behind what ends this one, which replicas have to verify.
+    pub(crate) fn give_turns(&self, turns: Turns) {
+        if turns.held.is_empty() {
+            return;
+        }
+        let sleep = self.groups().sleep(ENDING_MS);
+        self.groups().spawn(Box::pin(async move {
+            sleep.await;
+            drop(turns);
+        }));
     }
 
     /// Waits for its turn where it needs one; none if that does not come by the deadline.

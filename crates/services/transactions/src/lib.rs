@@ -196,8 +196,9 @@ impl<G: Groups> Transactions<G> {
                 }
                 _ => {
                     self.take_turns_once(&mut turns, &touches, &waiter).await?;
-                    let in_turn = waiter.has_waited() || self.is_crowded(&touches);
-                    if in_turn && !waiter.has_waited() {
+                    let is_crowded = self.is_crowded(&touches);
+                    let in_turn = is_crowded || waiter.goes_in_turn();
+                    if is_crowded && !waiter.has_waited() {
                         // Somebody is there, most likely: it takes its place before it is in the way of others.
                         let first = &split.parts[0];
                         let wanted = (first.partition, Wanted::by(&first.operations));
@@ -207,8 +208,7 @@ impl<G: Groups> Transactions<G> {
                 }
             };
             if !matches!(attempt, Attempt::Conflict { .. }) {
-                // Whoever is next comes behind what ends this one.
-                turns = Turns::default();
+                self.give_turns(std::mem::take(&mut turns));
             }
             match attempt {
                 Attempt::Done(outcome) => return Ok(outcome),
@@ -233,7 +233,8 @@ impl<G: Groups> Transactions<G> {
                     let there = Touches::by(parts.clone().flat_map(|part| &part.operations));
                     self.note_met(if at.is_empty() { &touches } else { &there }, &blocker);
                     let wanted = parts.map(|part| (part.partition, Wanted::by(&part.operations)));
-                    self.give_way(&mut waiter, &blocker, wanted.collect()).await?;
+                    let wanted = wanted.collect();
+                    self.give_way(&mut waiter, (&blocker, &touches), wanted).await?;
                 }
                 Attempt::Unreachable { of, partition, oldest } => {
                     if self.is_there_again((of, partition), &oldest, deadline_ms).await {
@@ -295,7 +296,7 @@ impl<G: Groups> Transactions<G> {
                 true => Vec::new(),
                 false => vec![(partition, Wanted::by_command(command))],
             };
-            self.give_way(&mut waiter, &blocker, wanted).await?;
+            self.give_way(&mut waiter, (&blocker, &touches), wanted).await?;
         }
     }
 

@@ -4,6 +4,7 @@
 //! before him. The groups are asked one after the other from then on, so that all who want the same wait in the same one. Whoever has been in the way for
 //! long may be dead: then his transaction is ended. Where a group goes by older rules he pauses and tries again.
 
+use crate::hot::Touches;
 use crate::{Groups, Holder, Rescue, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::{CallError, Refusal};
@@ -24,6 +25,9 @@ const LOOK_MS: u64 = 3;
 
 /// ... and who has none after up to so long: somebody else comes first.
 const LOOK_LATER_MS: u64 = 60;
+
+/// Where only this process is there, groups are asked one after the other after so many conflicts, and marks are left.
+const CONFLICTS_AT_ONCE: u32 = 2;
 
 /// What reads without being ordered leaves no marks, since nobody would know that it is over. After so many conflicts it is ordered.
 const FAST_CONFLICTS: u32 = 8;
@@ -74,6 +78,11 @@ impl Waiter {
         self.conflicts > 0
     }
 
+    /// Whether groups are to be asked one after the other.
+    pub(crate) fn goes_in_turn(&self) -> bool {
+        self.conflicts >= CONFLICTS_AT_ONCE
+    }
+
     /// Whether it has met so many that what it reads is to be ordered.
     pub(crate) fn is_patient(&self) -> bool {
         self.conflicts >= FAST_CONFLICTS
@@ -108,7 +117,7 @@ impl<G: Groups> Transactions<G> {
     pub(crate) async fn give_way(
         &self,
         waiter: &mut Waiter,
-        blocker: &Blocker,
+        (blocker, touches): (&Blocker, &Touches),
         wanted: Vec<(PartitionId, Wanted)>,
     ) -> Result<(), TransactionError> {
         self.inner.state().counters.conflicts += 1;
@@ -116,7 +125,9 @@ impl<G: Groups> Transactions<G> {
             waiter.conflicts += 1;
             return Ok(());
         }
-        if wanted.is_empty() {
+        // One of this process most likely ends at this moment, since they take turns.
+        let is_first = waiter.conflicts + 1 < CONFLICTS_AT_ONCE && !self.is_crowded(touches);
+        if is_first || wanted.is_empty() {
             return self.wait_on(waiter, Holder::of(blocker)).await;
         }
         waiter.conflicts += 1;
