@@ -89,8 +89,8 @@ impl Touches {
         self.0.iter().filter(hinders).map(|(key, _)| *key)
     }
 
-    fn keys(&self) -> impl Iterator<Item = KeyHash> {
-        self.0.keys().copied()
+    fn written(&self) -> impl Iterator<Item = KeyHash> {
+        self.0.iter().filter(|(_, writes)| **writes).map(|(key, _)| *key)
     }
 }
 
@@ -160,7 +160,8 @@ impl Hot {
             touches.meets(&other).for_each(|key| self.note(key, now_ms));
             return;
         }
-        for key in touches.keys().take(KEYS_OF_ONE) {
+        // Those who read there are not in each other's way.
+        for key in touches.written().take(KEYS_OF_ONE) {
             self.note(key, now_ms);
             if let Some(key) = self.keys.get_mut(&key) {
                 key.crowded_ms = Some(now_ms);
@@ -172,7 +173,7 @@ impl Hot {
     fn is_crowded(&self, touches: &Touches, now_ms: u64) -> bool {
         let is_crowded = |key: &Key| key.crowded_ms.is_some_and(|at_ms| now_ms < at_ms + HOT_MS);
         !self.keys.is_empty()
-            && touches.keys().any(|key| self.keys.get(&key).is_some_and(is_crowded))
+            && touches.written().any(|key| self.keys.get(&key).is_some_and(is_crowded))
     }
 
     /// Somebody has a turn.
