@@ -324,6 +324,8 @@ bugs! {
         "Locks are given to whoever comes, though somebody has waited for them for longer."
     YoungerFirst "younger-first" "13"
         "The mark of who came last takes the place of that of who has waited for longer."
+    MarksForNothing "marks-for-nothing" "13"
+        "Who has marks on all keys is behind nobody for that."
     MarkedAgain "marked-again" "13"
         "Who had a mark on a key for as long as he may leaves one again at once."
     NoMarksLeft "no-marks-left" "13"

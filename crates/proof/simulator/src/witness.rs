@@ -30,6 +30,8 @@ pub struct Execution {
     pub number: u64,
     /// The command.
     pub command: Bytes,
+    /// Agreed time.
+    pub time: Time,
     /// By how much agreed time was ahead of the clock of leases and deadlines, milliseconds.
     pub ahead_ms: u64,
     /// How large the state is then, of a store, bytes.
@@ -315,6 +317,7 @@ impl Service for Witnessed {
             session: context.session,
             number: context.number,
             command: Bytes::copy_from_slice(command),
+            time: context.time,
             ahead_ms: context.time.0.saturating_sub(context.clock.0),
             state_bytes,
             cost: (context.meter.is_bounded() && puttable).then(|| {

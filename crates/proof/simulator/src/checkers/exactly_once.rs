@@ -152,6 +152,7 @@ mod tests {
             session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
             number,
             command: Bytes::from_static(b"c"),
+            time: perdura_protocol::Time(0),
             ahead_ms: 0,
             state_bytes: 0,
             cost: None,

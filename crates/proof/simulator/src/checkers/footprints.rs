@@ -59,6 +59,7 @@ mod tests {
             session: SessionId { client: PublicKey([client; 32]), nonce: 1 },
             number: 1,
             command: StoreCommand::Put { key, value }.to_bytes(),
+            time: perdura_protocol::Time(0),
             ahead_ms: 0,
             state_bytes: 0,
             cost: None,

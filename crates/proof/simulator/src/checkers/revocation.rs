@@ -77,6 +77,7 @@ mod tests {
             session: SessionId { client: key, nonce: 1 },
             number: 1,
             command: Bytes::new(),
+            time: perdura_protocol::Time(0),
             ahead_ms: 0,
             state_bytes: 0,
             cost: None,

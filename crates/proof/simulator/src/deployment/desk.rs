@@ -66,6 +66,8 @@ pub(crate) struct Desk {
     pub random: Random,
     /// Whether tasks begin nothing more.
     pub closing: bool,
+    /// Whether one that attacks takes all that it can.
+    pub hogs: bool,
     /// Whether the process ends now.
     pub dies: bool,
     /// Of a hundred calls so many go out late.
@@ -95,6 +97,7 @@ impl Desk {
             now_ms,
             random,
             closing: false,
+            hogs: false,
             dies: false,
             stutters: 0,
             attacks: 0,

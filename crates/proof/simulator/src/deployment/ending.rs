@@ -26,6 +26,7 @@ const LOOK_MS: u64 = 60_000;
 
 impl Deployment {
     pub(super) fn end(&mut self) {
+        self.bear_a_hog();
         self.close();
         self.worlds.iter_mut().for_each(World::all_is_well);
         self.finish("tasks end", |all| all.clients.iter().all(|client| !client.is_busy()));
@@ -53,7 +54,7 @@ impl Deployment {
     }
 
     /// Runs until something is so.
-    fn finish(&mut self, what: &str, is_so: impl Fn(&Deployment) -> bool) {
+    pub(super) fn finish(&mut self, what: &str, is_so: impl Fn(&Deployment) -> bool) {
         let from_us = self.now_us;
         let until_us = |all: &Deployment| from_us.max(all.caught_up_us()) + END_US;
         self.run_while(|all| all.now_us < until_us(all) && !is_so(all));
@@ -64,7 +65,7 @@ impl Deployment {
     }
 
     /// When all clocks show what was agreed on.
-    fn caught_up_us(&self) -> u64 {
+    pub(super) fn caught_up_us(&self) -> u64 {
         self.worlds.iter().map(World::caught_up_us).max().unwrap_or(0)
     }
 

@@ -59,6 +59,9 @@ pub(crate) struct Operation {
     /// Moments of the run.
     pub invoked: u64,
     pub ended: Option<u64>,
+    /// Times of it, milliseconds.
+    pub invoked_ms: u64,
+    pub ended_ms: Option<u64>,
     /// Nothing if its process died before.
     pub told: Option<Told>,
     /// The calls that were made for it: partition, and record there.
@@ -85,18 +88,33 @@ impl History {
     }
 
     /// A client begins something; its number.
-    pub fn begins(&mut self, process: usize, asked: StoreCommand, looks: bool) -> usize {
-        let invoked = self.moment();
-        let (ended, told, calls) = (None, None, Vec::new());
-        self.operations.push(Operation { process, asked, looks, invoked, ended, told, calls });
+    pub fn begins(
+        &mut self,
+        process: usize,
+        asked: StoreCommand,
+        looks: bool,
+        invoked_ms: u64,
+    ) -> usize {
+        self.operations.push(Operation {
+            process,
+            asked,
+            looks,
+            invoked: self.moment + 1,
+            ended: None,
+            invoked_ms,
+            ended_ms: None,
+            told: None,
+            calls: Vec::new(),
+        });
+        self.moment += 1;
         self.operations.len() - 1
     }
 
     /// It ended so.
-    pub fn ends(&mut self, operation: usize, told: Told) {
+    pub fn ends(&mut self, operation: usize, told: Told, ended_ms: u64) {
         let moment = self.moment();
         let operation = &mut self.operations[operation];
-        operation.ended = Some(moment);
+        (operation.ended, operation.ended_ms) = (Some(moment), Some(ended_ms));
         operation.told = Some(told);
     }
 }

@@ -1,6 +1,8 @@
 //! A client process that attacks, with a key that all groups know. It knows what is pending, as anybody may ask, and has the keys of
 //! liars. What is not what it should be costs it its links: then its process starts anew.
 
+mod hog;
+
 use super::desk::{Way, lock};
 use super::plan::StorePlan;
 use super::workload::{key, within};
@@ -38,6 +40,10 @@ pub(crate) struct Hostile {
     counter: u64,
     /// Of its own transactions, for another use.
     seen: Vec<Certificate>,
+    /// What it showed, with the words of other partitions.
+    shown: Vec<(PartitionId, PartitionCommand)>,
+    /// What it hogs.
+    held: Option<Intent>,
 }
 
 impl Hostile {
@@ -48,7 +54,17 @@ impl Hostile {
         plan: StorePlan,
         random: Random,
     ) -> Hostile {
-        Hostile { client, way, liars, plan, random, counter: 0, seen: Vec::new() }
+        Hostile {
+            client,
+            way,
+            liars,
+            plan,
+            random,
+            counter: 0,
+            seen: Vec::new(),
+            shown: Vec::new(),
+            held: None,
+        }
     }
 
     /// Attacks until it is to end.
@@ -60,12 +76,17 @@ impl Hostile {
                 return;
             }
             lock(&self.way.desk).attacks += 1;
-            self.attack().await;
+            let hogs = lock(&self.way.desk).hogs;
+            if hogs {
+                self.hog().await;
+            } else {
+                self.attack().await;
+            }
         }
     }
 
     async fn attack(&mut self) {
-        match self.random.below(14) {
+        match self.random.below(16) {
             0 => self.leave(true).await,
             1 => self.leave(false).await,
             2 => self.hoard().await,
@@ -78,6 +99,8 @@ impl Hostile {
             10 => self.use_counter_twice().await,
             11 => self.meddle().await,
             12 => self.fence_others().await,
+            13 => self.introduce().await,
+            14 => self.show_again().await,
             _ => self.end_half().await,
         }
     }
@@ -459,6 +482,43 @@ impl Hostile {
         self.ask(partition, &PartitionCommand::Forget { session, fences }).await;
     }
 
+    /// Shows one partition what another one signs now.
+    async fn introduce(&mut self) {
+        let (one, other) = (self.partition(), self.partition());
+        let deadline_ms = self.way.now_ms() + PATIENCE_MS;
+        let Ok(nonce) = self.way.session(one, deadline_ms).await else { return };
+        let session = SessionId { client: self.way.client, nonce };
+        let question = PartitionCommand::Fence { session, below: 0 };
+        let Some((PartitionReply::Fenced { below, now: signed, .. }, Some(proof))) =
+            self.ask(one, &question).await
+        else {
+            return;
+        };
+        let fences = vec![Fence { proof, nonce, below, signed }];
+        self.show(other, PartitionCommand::Forget { session, fences }).await;
+    }
+
+    async fn show(&mut self, partition: PartitionId, command: PartitionCommand) {
+        self.ask(partition, &command).await;
+        self.shown.push((partition, command));
+        if self.shown.len() > 16 {
+            let oldest = self.random.below(16) as usize;
+            self.shown.remove(oldest);
+        }
+    }
+
+    /// Words that are old, again and again: they are genuine, and show nothing any more.
+    async fn show_again(&mut self) {
+        for _ in 0..4 {
+            if self.shown.is_empty() {
+                return;
+            }
+            let (partition, command) = self.random.pick(&self.shown[..]).clone();
+            self.ask(partition, &command).await;
+            self.way.sleep(900).await;
+        }
+    }
+
     /// Has the last partition decide, and leaves it pending in the others.
     async fn decide_and_leave(&mut self, intent: &Intent, parts: &[Part]) {
         let Some((last, first)) = parts.split_last() else { return };
@@ -467,7 +527,8 @@ impl Hostile {
             let Some((_, Some(proof))) = self.prepare(intent, part).await else { return };
             votes.push(proof);
         }
-        self.prepare_last(intent, last, votes).await;
+        let (intent, operations) = (intent.clone(), last.1.clone());
+        self.show(last.0, PartitionCommand::PrepareLast { intent, operations, votes }).await;
     }
 
     /// Ends a transaction in one partition, as it may, and leaves it in the others.

@@ -6,11 +6,13 @@
 //! cores, and start anew.
 //!
 //! `process` runs the tasks of one client process and `desk` is what they share with the driver, `workload` is what they do, `history`
-//! what they were told; `members` makes known who is in the groups, `revoking` that a client is none any more, `resolver` ends what others leave, `ending` brings all to rest and
+//! what they were told; `members` makes known who is in the groups, `revoking` that a client is none any more, `resolver` ends what others leave, `fairness` asks whether
+//! who waits gets in, `ending` brings all to rest and
 //! judges.
 
 mod desk;
 mod ending;
+mod fairness;
 pub(crate) mod history;
 mod hostile;
 mod labelled;
@@ -95,6 +97,10 @@ pub(crate) struct Deployment {
     now_us: u64,
     dies_us: u64,
     revokes_us: u64,
+    /// Nobody dies any more.
+    calm: bool,
+    /// One key takes all that it can.
+    hogs: bool,
     closing: bool,
     report: Report,
     broken: Option<Broken>,
@@ -201,6 +207,8 @@ impl Deployment {
             now_us: 0,
             dies_us: u64::MAX,
             revokes_us: u64::MAX,
+            calm: false,
+            hogs: false,
             closing: false,
             report: Report::default(),
             broken: None,
@@ -334,7 +342,7 @@ impl Deployment {
     }
 
     fn draw_death(&mut self) {
-        self.dies_us = match self.plan.deaths_ms.filter(|_| !self.closing) {
+        self.dies_us = match self.plan.deaths_ms.filter(|_| !self.closing && !self.calm) {
             Some(most_ms) => self.now_us + 1_000 * self.random.between(1, most_ms),
             None => u64::MAX,
         };
@@ -378,6 +386,7 @@ impl Deployment {
         let random = self.random.fork(&name);
         let desk = Desk::new(now_us / 1_000, random.fork("desk"));
         lock(&desk).closing = self.closing;
+        lock(&desk).hogs = self.hogs;
         if here.role == Role::Caller {
             lock(&desk).stutters = self.plan.stutters;
         }
@@ -485,6 +494,7 @@ impl Deployment {
                 let asked = lock(&process.desk).take_asked();
                 let torn = asked.len() > 1
                     && !self.closing
+                    && !self.calm
                     && self.clients[client].role == Role::Caller
                     && self.random.percent(self.plan.torn);
                 let most = if torn { 1 } else { asked.len() };

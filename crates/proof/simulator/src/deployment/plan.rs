@@ -40,6 +40,8 @@ pub(crate) struct StorePlan {
     pub state_limit_bytes: u64,
     /// Whether it is waited at the end until all is forgotten that is over: minutes.
     pub forgets: bool,
+    /// Whether one lying key holds and marks all that it can while nothing else goes wrong, and correct callers get on nevertheless.
+    pub hogs: bool,
     /// When the key of a hostile process is revoked in all groups, if it is, milliseconds.
     pub revokes_ms: Option<u64>,
 }
@@ -72,8 +74,10 @@ impl StorePlan {
             resolves: random.percent(50),
             state_limit_bytes: 1 << 30,
             forgets: Random::new(options.seed).fork("forgets").percent(20),
+            hogs: Random::new(options.seed).fork("hogs").percent(5),
             revokes_ms: revokes_ms(options),
         };
+        let plan = if plan.hogs { plan.with_a_hog() } else { plan };
         let plan = if random.percent(20) { plan.with_little_room() } else { plan };
         let overrides = &options.overrides;
         StorePlan {
@@ -88,6 +92,7 @@ impl StorePlan {
                 Some(attacks) if attacks.is_empty() => 0,
                 _ => plan.hostile,
             },
+            hogs: plan.hogs && options.attacks.as_ref().is_none_or(|all| !all.is_empty()),
             ..plan
         }
     }
@@ -101,6 +106,13 @@ impl StorePlan {
         let (global, stutters) = (self.global.max(60), self.stutters.max(10));
         let (value_bytes, tasks) = (VALUE_BYTES, 4);
         StorePlan { value_bytes, state_limit_bytes, keys, global, stutters, tasks, ..self }
+    }
+
+    /// One lying key, and a workload that is not in its own way for long.
+    fn with_a_hog(self) -> StorePlan {
+        let (hostile, resolves, revokes_ms) = (1, true, None);
+        let keys = self.keys.max(self.partitions as u64 + 12);
+        StorePlan { hostile, resolves, revokes_ms, keys, think_ms: 200, ..self }
     }
 
     /// Client processes: those of the workload, those that attack, and one that ends what others leave.
@@ -140,6 +152,11 @@ impl StorePlan {
         plan.workload.callers = 4 * self.tasks + 16;
         if options.mode == Some(Mode::Liveness) {
             plan.mode = Mode::Liveness;
+        }
+        if self.hogs && options.liars.is_none() {
+            // One that leads costs time of its own, and so does who was away. Nothing goes wrong for a thousand years.
+            plan.liars.clear();
+            plan.chaos.interval_us = 1 << 55;
         }
         plan
     }

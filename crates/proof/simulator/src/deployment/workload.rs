@@ -126,7 +126,8 @@ impl Caller {
         let operation = self.begins(asked, looks);
         let fast = transaction.is_read() && self.random.percent(80);
         let result = self.client.transact(transaction, fast, deadline_ms).await;
-        open(&self.history).ends(operation, Told::of_transaction(&result));
+        let now_ms = self.client.groups().now_ms();
+        open(&self.history).ends(operation, Told::of_transaction(&result), now_ms);
         match result {
             Ok(Outcome::Committed { results }) => Some(results.unwrap_or_default()),
             _ => None,
@@ -137,12 +138,14 @@ impl Caller {
         let operation = self.begins(command.clone(), false);
         let fast = command.is_read() && self.random.percent(80);
         let result = self.client.command(&command, fast, deadline_ms).await;
-        open(&self.history).ends(operation, Told::of_command(&result));
+        let now_ms = self.client.groups().now_ms();
+        open(&self.history).ends(operation, Told::of_command(&result), now_ms);
         result.ok()
     }
 
     fn begins(&self, asked: StoreCommand, looks: bool) -> usize {
-        let operation = open(&self.history).begins(self.process, asked, looks);
+        let now_ms = self.client.groups().now_ms();
+        let operation = open(&self.history).begins(self.process, asked, looks, now_ms);
         let mut desk = lock(&self.client.groups().desk);
         let task = desk.at_work;
         desk.operations.insert(task, operation);

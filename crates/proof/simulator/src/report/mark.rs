@@ -180,11 +180,13 @@ pub enum Mark {
     DiedInBetween,
     /// A command of one partition met a lock.
     LockMet,
+    /// One key took all that it could for a while, and the others got on.
+    HogBorne,
 }
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 88] = [
+    pub const ALL: [Mark; 89] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -273,6 +275,7 @@ impl Mark {
         Mark::KeyRevoked,
         Mark::DiedInBetween,
         Mark::LockMet,
+        Mark::HogBorne,
     ];
 
     /// Whether only runs of tuple spaces come to it.

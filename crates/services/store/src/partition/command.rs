@@ -49,6 +49,13 @@ impl Wanted {
 }
 
 impl Wanted {
+    /// How many keys and ranges it names.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        let Touched { reads, writes, intervals } = &self.0;
+        reads.len() + writes.len() + intervals.len()
+    }
+
     /// Of a command of every store.
     #[must_use]
     pub fn by_command(command: &StoreCommand) -> Wanted {

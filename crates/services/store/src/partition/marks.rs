@@ -1,15 +1,15 @@
 //! Marks of those who wait for locks: while one stands on a key, nobody else is given a lock there that is in its caller's way. So who waits gets in,
 //! though others come and go without end.
 //!
-//! A key bears one mark, that of the caller who has waited for longest; the order of two callers is the same in all partitions, so marks never make
-//! two wait for each other for good. Only who would hold something beyond his slot is hindered.
+//! A key bears one mark, that of the caller who has waited for longest; the order of two callers is the same in all partitions, but for how many marks
+//! their clients have there, so marks do not make two wait for each other for long. Only who would hold something beyond his slot is hindered.
 //!
 //! Invariants:
 //! - A mark goes when its session gets something on its key, a second after its caller last met somebody there, and five seconds after it was
 //!   made. Then the client's key leaves none there for four times as long as it stood.
 //! - What there is of marks is bounded, by client key and in all. Nothing is due for them: they go with whatever happens next.
 
-use super::command::Caller;
+use super::command::{Caller, Wanted};
 use super::locks::Touched;
 use super::reply::{PartitionReply, Way};
 use super::{Asker, Entries, Partition, limits};
@@ -32,6 +32,10 @@ const STANDS_MS: u64 = 5_000;
 /// Where a mark stood until it went by itself its client key leaves none for so many times as long. So one key covers at most a fifth of the time.
 const PAUSE: u64 = 4;
 
+/// For each mark that its client's key has already a caller counts as if he had come so much later, milliseconds. So who marks all that he can is
+/// behind everybody.
+const EACH_MS: u64 = 250;
+
 /// What looking at a key costs.
 const KEY_COST: usize = 64;
 
@@ -51,13 +55,19 @@ pub(crate) struct Rank {
 
 impl Rank {
     /// Of a client's caller, at this agreed time.
-    pub(crate) fn of(client: PublicKey, caller: Caller, now: Time) -> Rank {
+    fn of(client: PublicKey, caller: Caller, now: Time) -> Rank {
         let earliest = Time(now.0.saturating_sub(WAITED_MS));
         let begin = caller.begin.unwrap_or(now).clamp(earliest, now);
         let mut out = b"perdura.caller.v1".to_vec();
         client.encode(&mut out);
         caller.token.encode(&mut out);
         Rank { begin, tie: Digest::of(&out) }
+    }
+
+    /// Of one whose client has so many marks already.
+    fn behind(self, marks: usize, now: Time) -> Rank {
+        let begin = Time(self.begin.0 + EACH_MS * marks as u64);
+        Rank { begin: begin.min(now), ..self }
     }
 }
 
@@ -121,6 +131,11 @@ impl Marks {
         self.on.len()
     }
 
+    /// How many there are of a client, with its pauses.
+    fn count_of(&self, client: PublicKey) -> usize {
+        self.of_client.get(&client).copied().unwrap_or(0)
+    }
+
     fn count_one_more(&mut self, client: PublicKey) {
         *self.of_client.entry(client).or_default() += 1;
     }
@@ -136,8 +151,8 @@ impl Marks {
 
     /// That one more of a client can be there.
     fn has_place(&self, client: PublicKey) -> bool {
-        let own = self.of_client.get(&client).copied().unwrap_or(0);
-        own < limits::MARKS_PER_CLIENT && self.on.len() + self.pauses.len() < limits::MARKS
+        self.count_of(client) < limits::MARKS_PER_CLIENT
+            && self.on.len() + self.pauses.len() < limits::MARKS
     }
 
     /// One that is restored, or new: there is none on its key.
@@ -210,12 +225,7 @@ impl Marks {
             }
             Some(mark) if mark.rank < rank && !seeded!(YoungerFirst) => return (false, None),
             _ if self.pauses.contains_key(&(digest, session.client)) => return (false, None),
-            Some(_)
-                if self
-                    .of_client
-                    .get(&session.client)
-                    .is_some_and(|own| *own >= limits::MARKS_PER_CLIENT) =>
-            {
+            Some(_) if self.count_of(session.client) >= limits::MARKS_PER_CLIENT => {
                 return (false, None);
             }
             None if !self.has_place(session.client) => return (false, None),
@@ -309,15 +319,17 @@ impl Partition {
         entries: &Entries<'_>,
         asker: &Asker<'_>,
         caller: Caller,
-        touched: &Touched,
+        wanted: &Wanted,
     ) -> Result<PartitionReply, String> {
-        let keys = touched.reads.len() + touched.writes.len() + touched.intervals.len();
-        asker.meter.charge(KEY_COST * keys)?;
+        asker.meter.charge(KEY_COST * wanted.keys())?;
+        let touched = &wanted.0;
         for key in touched.reads.iter().chain(&touched.writes) {
             check_place(self, key)?;
         }
         let (session, client) = (asker.session, asker.session.client);
-        let rank = Rank::of(client, caller, asker.time);
+        let of_caller = Rank::of(client, caller, asker.time);
+        let own = if seeded!(MarksForNothing) { 0 } else { self.marks.count_of(client) };
+        let rank = of_caller.behind(own, asker.time);
         let held = self.locks.met(touched);
         let met: Vec<(Bytes, bool)> = match &held {
             Some(met) => vec![(met.key.clone(), met.writes)],
@@ -346,7 +358,7 @@ impl Partition {
                 left_ms.map_or(Way::Free, |again_ms| Way::Older { again_ms })
             }
         };
-        Ok(PartitionReply::Marked { begin: rank.begin, way })
+        Ok(PartitionReply::Marked { begin: of_caller.begin, way })
     }
 }
 

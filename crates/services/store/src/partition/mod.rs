@@ -293,7 +293,7 @@ impl Partition {
             PartitionCommand::End { partition } => self.end_partition(asker, partition),
             PartitionCommand::Mark { caller, wanted } => {
                 self.admit(asker.session.client)?;
-                self.mark(&entries, asker, caller, &wanted.0)
+                self.mark(&entries, asker, caller, &wanted)
             }
             PartitionCommand::Forget { session, fences } => self.forget(asker, session, &fences),
             PartitionCommand::Members(newest) => self.learn(asker, newest),

@@ -170,6 +170,28 @@ fn ages_are_bounded() {
     assert_eq!(first_of([1, 2]), first_of([2, 1]));
 }
 
+/// Whoever marks all that he can is behind everybody who waits for one thing.
+#[test]
+fn a_client_with_many_marks_is_behind_others() {
+    let mut world = World::new(2);
+    let (_, held) = prepare(&mut world, client(7), 1, vec![range("a", None, 9, false)]);
+    assert!(is_commit(&held));
+    let begin = world.time().0;
+    for number in 0..40 {
+        let wants = [write(&format!("a{number}"), "1", false)];
+        assert!(is_marked(&mark(&mut world, client(1), (Some(Time(0)), 1), &wants).1));
+    }
+    // It is told since when it waits, all the same.
+    let (told, _) = mark(&mut world, client(1), (Some(Time(0)), 1), &[write("a40", "1", false)]);
+    assert_eq!(told, Time(begin - 10_000));
+    let old = Some(Time(begin - 5_000));
+    // Those that it left first count as before.
+    for (key, is_older) in [("a0", false), ("a10", false), ("a30", true), ("a40", true)] {
+        let (_, way) = mark(&mut world, client(2), (old, 1), &[write(key, "1", false)]);
+        assert_eq!(is_marked(&way), is_older, "{key}");
+    }
+}
+
 #[test]
 fn a_mark_goes_when_its_caller_stays_away_and_when_it_stood_for_long() {
     let mut world = World::new(3);

@@ -23,6 +23,7 @@ fn execution(number: u64, command: &StoreCommand, reply: &StoreReply) -> Executi
         session: SESSION,
         number,
         command: command.to_bytes(),
+        time: perdura_protocol::Time(0),
         ahead_ms: 0,
         state_bytes: 0,
         cost: None,

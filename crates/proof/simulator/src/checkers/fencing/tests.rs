@@ -22,6 +22,7 @@ fn executed(client: PublicKey, operation: Operation, reply: &TupleReply) -> Step
         session: SessionId { client, nonce: 1 },
         number: 1,
         command: command.to_bytes(),
+        time: perdura_protocol::Time(0),
         ahead_ms: 0,
         state_bytes: 0,
         cost: None,

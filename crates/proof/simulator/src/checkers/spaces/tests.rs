@@ -127,6 +127,7 @@ impl Run {
                 session,
                 number,
                 command,
+                time: perdura_protocol::Time(0),
                 ahead_ms,
                 state_bytes,
                 cost,

@@ -6,6 +6,7 @@
 //! has to come before whom (Papadimitriou, JACM 1979; Adya, 1999).
 
 mod graph;
+mod hearing;
 mod remembered;
 mod replay;
 mod snapshots;
@@ -34,6 +35,7 @@ const RULE_ALIVE: &str = "Expiry (transactions)";
 const RULE_TOLD: &str = "Outcome (transactions)";
 const RULE_MONEY: &str = "Money (transactions)";
 const RULE_ROOM: &str = "Room (transactions)";
+const RULE_HEARD: &str = "Unreachable (transactions)";
 const RULE_REMEMBERED: &str = "Remembered (transactions)";
 
 /// A transaction, or a command that is one.

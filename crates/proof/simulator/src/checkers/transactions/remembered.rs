@@ -23,6 +23,8 @@ pub(super) struct Remembered {
     records: BTreeMap<SessionId, Vec<u64>>,
     held: BTreeMap<TransactionId, u64>,
     fences: BTreeSet<SessionId>,
+    /// Bytes of keys that who waits has asked for, the longest of each command.
+    marks: Vec<u64>,
 }
 
 impl Remembered {
@@ -72,6 +74,15 @@ impl Remembered {
         self.fences.insert(session);
     }
 
+    /// Somebody left a mark: on one of these keys, or on a key of others that is no longer.
+    pub fn marked(&mut self, longest_key: usize) {
+        self.marks.push(longest_key as u64 + 3 * SMALL_BYTES);
+        self.marks.sort_unstable();
+        if self.marks.len() > limits::MARKS {
+            self.marks.remove(0);
+        }
+    }
+
     /// So many of a session are forgotten: they were the smallest.
     pub fn forgets(&mut self, session: SessionId, count: u32) {
         let Some(records) = self.records.get_mut(&session) else { return };
@@ -83,8 +94,9 @@ impl Remembered {
     pub fn bytes_at_most(&self, partitions: usize) -> u64 {
         let records: u64 = self.records.values().flatten().sum();
         let held: u64 = self.held.values().sum();
+        let marks: u64 = self.marks.iter().sum();
         // Each client has a cap at most.
         let small = (2 * self.fences.len() + self.records.len()) as u64 * SMALL_BYTES;
-        records + held + small + (1 + partitions as u64) * OF_PARTITION_BYTES
+        records + held + marks + small + (1 + partitions as u64) * OF_PARTITION_BYTES
     }
 }

@@ -1,14 +1,15 @@
 //! One partition, as its executed commands have it: what each read and wrote and when, what was voted, and how it ended.
 
+use super::hearing::Hearing;
 use super::remembered::Remembered;
-use super::{Node, RULE_ALIVE, RULE_ATOMIC, RULE_ORDER, RULE_REMEMBERED, RULE_ROOM};
+use super::{Node, RULE_ALIVE, RULE_ATOMIC, RULE_HEARD, RULE_ORDER, RULE_REMEMBERED, RULE_ROOM};
 use crate::checkers::commit_order::Model;
 use crate::report::TransactionCounts;
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
 use bytes::Bytes;
 use perdura_oracle::{Call, Return, text};
-use perdura_protocol::{Attestation, Decode, PartitionId, PublicKey, SessionId};
+use perdura_protocol::{Attestation, Decode, PartitionId, PublicKey, SessionId, Time};
 use perdura_store::partition::{
     Certificate, Intent, PartitionCommand, PartitionReply, Reason, TransactionId, Vote,
 };
@@ -154,6 +155,7 @@ struct Replay<'a> {
     /// Numbers of the newest configurations of other groups that are known here.
     members: BTreeMap<PartitionId, u64>,
     remembered: Remembered,
+    hearing: Hearing,
     counts: &'a mut TransactionCounts,
 }
 
@@ -171,6 +173,7 @@ pub(super) fn replay<'a>(
         fences: BTreeMap::new(),
         members: BTreeMap::new(),
         remembered: Remembered::default(),
+        hearing: Hearing::default(),
         counts,
     };
     for (place, execution) in order.enumerate() {
@@ -296,6 +299,7 @@ impl Replay<'_> {
         };
         self.allowed(execution, &command, &reply)?;
         self.remember(execution.session.client, &command, &reply)?;
+        self.hear(execution, &command, &reply)?;
         match (command, reply) {
             (
                 PartitionCommand::Prepare { intent, operations },
@@ -337,6 +341,31 @@ impl Replay<'_> {
         }
     }
 
+    /// Whether it hears of those that it waits for.
+    fn hear(
+        &mut self,
+        execution: &Execution,
+        command: &PartitionCommand,
+        reply: &PartitionReply,
+    ) -> Check {
+        let here = PartitionId(self.partition as u16);
+        let clock = Time(execution.time.0 - execution.ahead_ms);
+        match (command, reply) {
+            (
+                PartitionCommand::Prepare { intent, .. },
+                PartitionReply::Voted { transaction, vote: Vote::Commit, .. },
+            ) if !self.all.parts.contains_key(transaction) => {
+                let prepares = self.hearing.prepares(here, intent, clock);
+                prepares.map_err(|why| self.broken(RULE_HEARD, format!("{intent:?}: {why}")))
+            }
+            (PartitionCommand::Forget { fences, .. }, PartitionReply::Forgotten { .. }) => {
+                self.hearing.shown(fences, execution.time, clock);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What has to be remembered of it.
     fn remember(
         &mut self,
@@ -367,6 +396,12 @@ impl Replay<'_> {
             }
             (_, PartitionReply::Fenced { session, .. }) => {
                 self.remembered.fenced(*session);
+                Ok(())
+            }
+            (PartitionCommand::Mark { wanted, .. }, PartitionReply::Marked { .. }) => {
+                // No key of the workload is longer.
+                let keys = wanted.keys().max(1);
+                (0..keys).for_each(|_| self.remembered.marked(64));
                 Ok(())
             }
             _ => Ok(()),
@@ -560,6 +595,7 @@ impl Replay<'_> {
         }
         part.ended = Some((committed, place));
         self.remembered.ends(transaction);
+        self.hearing.ends(transaction);
         let part = part.clone();
         let locked = Arc::make_mut(&mut self.locked);
         part.operations.iter().filter_map(writes_of).for_each(|key| {

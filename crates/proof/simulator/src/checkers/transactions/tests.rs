@@ -85,7 +85,18 @@ impl Made {
     fn asks_command(&mut self, asked: StoreCommand) -> usize {
         let invoked = self.moment();
         let (looks, ended, told, calls) = (false, None, None, Vec::new());
-        self.asked.push(Asked { process: 0, asked, looks, invoked, ended, told, calls });
+        let (invoked_ms, ended_ms, process) = (0, None, 0);
+        self.asked.push(Asked {
+            process,
+            asked,
+            looks,
+            invoked,
+            ended,
+            invoked_ms,
+            ended_ms,
+            told,
+            calls,
+        });
         self.asked.len() - 1
     }
 
@@ -111,6 +122,7 @@ impl Made {
             session,
             number,
             command: command.clone(),
+            time: perdura_protocol::Time(0),
             ahead_ms: 0,
             state_bytes: self.state_bytes,
             cost: None,

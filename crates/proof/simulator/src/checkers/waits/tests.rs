@@ -12,6 +12,7 @@ fn command(number: u64, operation: Operation, reply: Option<TupleReply>) -> Step
         session: SESSION,
         number,
         command: command.to_bytes(),
+        time: perdura_protocol::Time(0),
         ahead_ms: 0,
         state_bytes: 0,
         cost: None,
