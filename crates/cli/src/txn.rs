@@ -33,6 +33,7 @@ enum Command {
     Pending(Pending),
     Show(Show),
     Finish(Finish),
+    EndPartition(EndPartition),
 }
 
 /// Which cluster, and how long to wait for it.
@@ -89,6 +90,22 @@ struct Finish {
     yes: bool,
 }
 
+/// Tell all other partitions that one has ended for good
+///
+/// From then on they prepare nothing that names it, and forget what is over without waiting for it. What is pending on it stays so; for that see
+/// `perdura txn finish --force`. There is no way back: should the partition run again, what it took part in may be carried out in it alone. Partitions that do not answer now are to be told later, by the
+/// same command.
+#[derive(Args)]
+struct EndPartition {
+    /// Its number
+    partition: u16,
+    #[command(flatten)]
+    how: How,
+    /// Do so without being asked
+    #[arg(long)]
+    yes: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Force {
     /// What it writes is carried out where it is known
@@ -103,6 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Pending(arguments) => pending(arguments),
         Command::Show(arguments) => show(arguments),
         Command::Finish(arguments) => finish(arguments),
+        Command::EndPartition(arguments) => end_partition(arguments),
     }
 }
 
@@ -435,6 +453,54 @@ fn finish(arguments: &Finish) -> Result<ExitCode> {
             !refused,
             "not all partitions ended it so; run it again for those that did not answer"
         );
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn end_partition(arguments: &EndPartition) -> Result<ExitCode> {
+    let ended = PartitionId(arguments.partition);
+    let question = format!(
+        "This tells all other partitions that partition {ended} has ended, and cannot be taken back: it must never run again. Type yes to do so:"
+    );
+    if !arguments.yes && !confirmed(&question, "yes")? {
+        bail!("nothing was changed: if partition {ended} is gone for good, give --yes");
+    }
+    with_store(&arguments.how, true, async |store| {
+        ensure!(
+            store.all().any(|one| one == ended),
+            "there is no partition {ended}: they are numbered from 0 to {}",
+            store.partitions - 1
+        );
+        let look = PartitionCommand::Roster { partition: ended };
+        let answers = store.ask(vec![(ended, look)]).await;
+        ensure!(
+            !answers.values().any(Result::is_ok),
+            "nothing was changed: partition {ended} answers, so it has not ended"
+        );
+        let command = PartitionCommand::End { partition: ended };
+        let others = store.all().filter(|one| *one != ended);
+        let mut told_all = true;
+        for (partition, answer) in
+            store.ask(others.map(|one| (one, command.clone())).collect()).await
+        {
+            match answer {
+                Ok(PartitionReply::Ended { .. }) => {
+                    say!("partition {partition}: takes partition {ended} for ended");
+                }
+                Ok(_) => bail!("partition {partition} gave an answer that fits no question"),
+                Err(error) if error.contains("unknown tag") => {
+                    told_all = false;
+                    say!(
+                        "partition {partition}: goes by older rules; raise them with `perdura upgrade` first"
+                    );
+                }
+                Err(error) => {
+                    told_all = false;
+                    say!("partition {partition}: {error}");
+                }
+            }
+        }
+        ensure!(told_all, "not all partitions know it; run it again for those");
         Ok(ExitCode::SUCCESS)
     })
 }

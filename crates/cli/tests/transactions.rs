@@ -358,6 +358,17 @@ fn operators_see_what_waits_for_a_partition_that_is_gone_and_end_it() {
     };
     wait_for("a refusal", against);
     assert_eq!(servers.run(&["kv", "put", &keys[0], "free"]).ok(), "ok\n");
+    // It is gone for good.
+    txn(&["end-partition", "1"]).failed(1, &["nothing was changed", "give --yes"]);
+    txn(&["end-partition", "2", "--yes"]).failed(1, &["they are numbered from 0 to 1"]);
+    wait_for("a refusal of one that answers", || {
+        let ended = txn(&["end-partition", "0", "--yes"]);
+        ended.error.contains("partition 0 answers, so it has not ended").then_some(())
+    });
+    wait_for("the word that it has ended", || {
+        let ended = txn(&["end-partition", "1", "--yes"]);
+        (ended.out == "partition 0: takes partition 1 for ended\n").then_some(())
+    });
     wait_for("the partition's name", || {
         let put = servers.run(&["kv", "put", &keys[1], "gone", "--timeout", "1s"]);
         (put.code == Some(4) && put.error.contains(gone)).then_some(())
