@@ -5,7 +5,7 @@
 //! their clients have there, so marks do not make two wait for each other for long. Only who would hold something beyond his slot is hindered.
 //!
 //! Invariants:
-//! - A mark goes when its session gets something on its key, a second after its caller last met somebody there, and five seconds after it was
+//! - A mark goes when an older one finds nobody there but it, when its session gets something on its key, a second after its caller last met somebody there, and five seconds after it was
 //!   made. Then the client's key leaves none there for four times as long as it stood.
 //! - What there is of marks is bounded, by client key and in all. Nothing is due for them: they go with whatever happens next.
 
@@ -331,24 +331,23 @@ impl Partition {
         let own = if seeded!(MarksForNothing) { 0 } else { self.marks.count_of(client) };
         let rank = of_caller.behind(own, asker.time);
         let held = self.locks.met(touched);
-        let met: Vec<(Bytes, bool)> = match &held {
-            Some(met) => vec![(met.key.clone(), met.writes)],
-            // A mark of a younger one is in nobody's way: the older one's takes its place.
-            None => {
-                let others = self.marks.of_others(session, touched);
-                let younger = others.filter(|mark| rank < mark.rank);
-                younger.map(|mark| (mark.key.clone(), touched.writes.contains(&mark.key))).collect()
-            }
-        };
         let mut marked = false;
-        for (key, writes) in &met {
+        if let Some(met) = &held {
             let room = self.unreserved(entries.limit).bytes;
-            if entries.map.bytes() + (key.len() + MARK_BYTES) as u64 > room {
-                break;
+            if entries.map.bytes() + (met.key.len() + MARK_BYTES) as u64 <= room {
+                let change;
+                let at = (&met.key, met.writes);
+                (marked, change) = self.marks.leave(session, rank, at, self.now);
+                self.note_marks(change);
             }
-            let (left, change) = self.marks.leave(session, rank, (key, *writes), self.now);
-            marked |= left;
-            self.note_marks(change);
+        } else {
+            // Nobody is there, so he is next: who is younger will meet him.
+            let others = self.marks.of_others(session, touched);
+            let younger = others.filter(|mark| rank < mark.rank || seeded!(YoungerFirst));
+            for key in younger.map(|mark| mark.key.clone()).collect::<BTreeSet<Bytes>>() {
+                self.marks.remove(&key);
+                self.note_marks([Change::Mark(Digest::of(&key), None)]);
+            }
         }
         let way = match held {
             Some(met) => Way::Held { blocker: self.blocker(met.holder), marked },
