@@ -6,6 +6,7 @@ mod bench;
 mod cluster;
 mod cold_restart;
 mod common;
+mod hog;
 mod kills;
 mod older;
 mod output;

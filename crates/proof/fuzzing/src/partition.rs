@@ -11,8 +11,8 @@ use perdura_protocol::{
     SessionId, Slot, Time,
 };
 use perdura_store::partition::{
-    Caller, Certificate, Fence, Intent, Members, Participant, PartitionCommand, PartitionReply,
-    Place, Signed, Statement, Wanted, digest_of_part,
+    Certificate, Fence, Intent, Members, Participant, PartitionCommand, PartitionReply, Place,
+    Signed, Statement, Wanted, digest_of_part,
 };
 use perdura_store::{Operation, Store};
 use std::sync::Arc;
@@ -222,10 +222,7 @@ fn all() -> Vec<(&'static str, PartitionCommand)> {
         ("show", PartitionCommand::Show { transaction: pending }),
         ("roster", PartitionCommand::Roster { partition: PartitionId(1) }),
         ("end", PartitionCommand::End { partition: PartitionId(1) }),
-        ("mark", {
-            let caller = Caller { begin: None, token: 7 };
-            PartitionCommand::Mark { caller, wanted: Wanted::by(&write("a")) }
-        }),
+        ("mark", PartitionCommand::Mark { wanted: Wanted::by(&write("a")) }),
     ]
 }
 

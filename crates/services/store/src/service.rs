@@ -124,7 +124,7 @@ impl Store {
     fn note_change(&mut self, session: SessionId, key: &[u8]) {
         if let Some(partition) = &mut self.partition {
             partition.note_change(key);
-            partition.served_at(session, key);
+            partition.served_at(session, key, true);
         }
     }
 
@@ -183,7 +183,9 @@ impl Store {
             return Err(self.full());
         }
         if let Some(partition) = self.partition.as_mut().filter(|one| one.has_marks()) {
-            partition.served(session, &Touched::of(transaction, plan.seen));
+            let touched = Touched::of(transaction, plan.seen);
+            partition.charge_for_marks(meter, &touched)?;
+            partition.served(session, &touched);
         }
         for (key, value) in &plan.changes {
             self.note_change(session, key);
@@ -285,7 +287,7 @@ impl Service for Store {
         match request {
             Request::Get { key } => {
                 if let Some(partition) = &mut self.partition {
-                    partition.served_at(session, key);
+                    partition.served_at(session, key, false);
                 }
                 Ok(found(self.map.get(key)))
             }

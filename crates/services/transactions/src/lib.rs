@@ -225,7 +225,7 @@ impl<G: Groups> Transactions<G> {
                     if !tidied && is_of_what_is_remembered(&error) =>
                 {
                     tidied = true;
-                    self.tidy().await;
+                    self.tidy_apart(deadline_ms).await;
                 }
                 Attempt::Error(error) => return Err(error),
                 Attempt::Conflict { blocker, at } => {

@@ -156,6 +156,18 @@ impl<G: Groups> Transactions<G> {
         self.groups().sleep(wait_ms)
     }
 
+    /// Has told what is over, and waits for that: whoever waits may go away in the middle.
+    pub(crate) async fn tidy_apart(&self, deadline_ms: u64) {
+        let begins = !std::mem::replace(&mut self.inner.state().over.is_tidying, true);
+        if begins {
+            let this = self.clone();
+            self.groups().spawn(Box::pin(async move { this.tidy().await }));
+        }
+        while self.inner.state().over.is_tidying && self.groups().now_ms() < deadline_ms {
+            self.groups().sleep(PAUSE_MS / 100).await;
+        }
+    }
+
     /// Waits until all has been told that this client has to tell of its transactions, which may be a moment behind what they came to.
     pub async fn settled(&self) {
         while !self.inner.state().running.is_empty() {

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use perdura_client::{CallError, Refusal};
 use perdura_protocol::{PartitionId, RefusalReason, seeded};
 use perdura_store::partition::{
-    Blocker, Caller, PartitionCommand, PartitionReply, TransactionId, Wanted, Way,
+    Blocker, PartitionCommand, PartitionReply, TransactionId, Wanted, Way,
 };
 use std::collections::BTreeMap;
 
@@ -25,6 +25,16 @@ const LOOK_MS: u64 = 3;
 
 /// ... and who has none after up to so long: somebody else comes first.
 const LOOK_LATER_MS: u64 = 60;
+
+/// So many looks are as close together as that; then the pauses double with each further so many, ...
+const LOOKS_AT_ONCE: u32 = 8;
+const LOOK_DOUBLINGS: u32 = 6;
+
+/// ... up to this, milliseconds.
+const LOOK_AT_MOST_MS: u64 = 200;
+
+/// After so many looks a transaction with ranges is tried all the same: what it is given of them may be free.
+const LOOKS_AT_RANGES: u32 = 12;
 
 /// Where only this process is there, groups are asked one after the other after so many conflicts, and marks are left.
 const CONFLICTS_AT_ONCE: u32 = 2;
@@ -58,11 +68,11 @@ impl Met {
 /// One call that may have to wait.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    /// None before it leaves its first mark.
-    caller: Option<Caller>,
     deadline_ms: u64,
     conflicts: u32,
     met: Met,
+    /// Nobody's transaction is ended before that, milliseconds.
+    ends_at_ms: u64,
 }
 
 impl Waiter {
@@ -93,8 +103,8 @@ impl Waiter {
 enum Looked {
     /// It would get all.
     Free,
-    /// Some of it is held, and for so long at most there is no need to look again; or some is an older one's.
-    Waits { holders: Vec<Blocker>, pause_ms: u64 },
+    /// Some of it is held, or is another one's to have first; it is looked again after up to so long.
+    Waits { holders: Vec<Blocker>, most_ms: u64 },
     /// They have no marks, or do not answer.
     Unknown,
 }
@@ -110,7 +120,7 @@ fn is_of_older_rules(error: &CallError) -> bool {
 
 impl<G: Groups> Transactions<G> {
     pub(crate) fn waiter(&self, deadline_ms: u64) -> Waiter {
-        Waiter { caller: None, deadline_ms, conflicts: 0, met: Met::default() }
+        Waiter { deadline_ms, conflicts: 0, met: Met::default(), ends_at_ms: 0 }
     }
 
     /// Somebody was in the way in these groups: ends what he left, or waits until it may be tried again.
@@ -121,20 +131,22 @@ impl<G: Groups> Transactions<G> {
         wanted: Vec<(PartitionId, Wanted)>,
     ) -> Result<(), TransactionError> {
         self.inner.state().counters.conflicts += 1;
-        if self.ends(waiter, blocker).await {
-            waiter.conflicts += 1;
-            return Ok(());
-        }
+        // That many ranges are read is no lock that somebody gives back soon.
+        let is_lock = !matches!(blocker, Blocker::Ranges);
         // One of this process most likely ends at this moment, since they take turns.
         let is_first = waiter.conflicts + 1 < CONFLICTS_AT_ONCE && !self.is_crowded(touches);
-        if is_first || wanted.is_empty() {
-            return self.wait_on(waiter, Holder::of(blocker)).await;
-        }
         waiter.conflicts += 1;
-        if !self.look_until_free(waiter, wanted, Holder::of(blocker)).await? {
-            self.pause(waiter.conflicts, Holder::of(blocker), waiter.deadline_ms).await?;
+        let with = Holder::of(blocker);
+        if !is_first && is_lock && !wanted.is_empty() {
+            self.end_beside(waiter, blocker);
+            if self.look_until_free(waiter, wanted, with).await? {
+                return Ok(());
+            }
         }
-        Ok(())
+        if self.ends(waiter, blocker).await {
+            return Ok(());
+        }
+        self.pause(waiter.conflicts, with, waiter.deadline_ms).await
     }
 
     /// Others are most likely to be in the way in these groups: waits there until it may be tried.
@@ -150,23 +162,45 @@ impl<G: Groups> Transactions<G> {
     async fn look_until_free(
         &self,
         waiter: &mut Waiter,
-        mut wanted: Vec<(PartitionId, Wanted)>,
+        wanted: Vec<(PartitionId, Wanted)>,
         mut with: Option<Holder>,
     ) -> Result<bool, TransactionError> {
-        loop {
-            let (holders, pause_ms) = match self.leave_marks(waiter, &mut wanted).await {
+        let has_ranges = wanted.iter().any(|(_, wanted)| wanted.has_ranges());
+        for looks in 0.. {
+            let (holders, most_ms) = match self.leave_marks(waiter, &wanted).await {
                 Looked::Free => return Ok(true),
                 Looked::Unknown => return Ok(false),
-                Looked::Waits { holders, pause_ms } => (holders, pause_ms),
+                Looked::Waits { holders, most_ms } => (holders, most_ms),
             };
             for holder in &holders {
                 with = Holder::of(holder).or(with);
-                if self.ends(waiter, holder).await {
-                    return Ok(true);
-                }
+                self.end_beside(waiter, holder);
             }
+            if has_ranges && looks >= LOOKS_AT_RANGES {
+                break;
+            }
+            // Who holds it for long is looked at less often.
+            let most_ms = most_ms << (looks / LOOKS_AT_ONCE).min(LOOK_DOUBLINGS);
+            let pause_ms = 1 + self.groups().random(most_ms.min(LOOK_AT_MOST_MS));
             self.pause_for(pause_ms, waiter, with).await?;
         }
+        Ok(true)
+    }
+
+    /// Begins to end the transaction of who has been in the way for long. Who looked after that alone would lose his place meanwhile.
+    fn end_beside(&self, waiter: &mut Waiter, blocker: &Blocker) {
+        let Blocker::Transaction { intent, pending_ms } = blocker else { return };
+        let now_ms = self.groups().now_ms();
+        let met_ms = waiter.met.again(intent.id(), now_ms);
+        if met_ms.max(*pending_ms) < SUSPECT_MS || now_ms < waiter.ends_at_ms {
+            return;
+        }
+        waiter.ends_at_ms = now_ms + SUSPECT_MS;
+        let (this, intent, deadline_ms) =
+            (self.clone(), intent.as_ref().clone(), waiter.deadline_ms);
+        self.groups().spawn(Box::pin(async move {
+            this.rescue(&intent, deadline_ms).await;
+        }));
     }
 
     /// Ends the transaction of who has been in the way for long; whether it did.
@@ -177,12 +211,8 @@ impl<G: Groups> Transactions<G> {
             && self.rescue(intent, waiter.deadline_ms).await == Rescue::Ended
     }
 
-    /// Looks whether it would get what it wants, and leaves marks where it would not. Where it would it is not looked again.
-    async fn leave_marks(
-        &self,
-        waiter: &mut Waiter,
-        wanted: &mut Vec<(PartitionId, Wanted)>,
-    ) -> Looked {
+    /// Looks whether it would get what it wants, and leaves marks where it would not.
+    async fn leave_marks(&self, waiter: &Waiter, wanted: &[(PartitionId, Wanted)]) -> Looked {
         let now_ms = self.groups().now_ms();
         let is_unmarked = |(of, _): &(PartitionId, Wanted)| {
             self.inner.state().unmarked.0.get(of).is_some_and(|until_ms| now_ms < *until_ms)
@@ -190,29 +220,23 @@ impl<G: Groups> Transactions<G> {
         if wanted.iter().any(is_unmarked) || seeded!(NoMarksLeft) {
             return Looked::Unknown;
         }
-        let token = || self.groups().random(u64::MAX);
-        let mut caller =
-            *waiter.caller.get_or_insert_with(|| Caller { begin: None, token: token() });
         let asked = wanted.iter().map(async |(of, wanted)| {
-            let mark = PartitionCommand::Mark { caller, wanted: wanted.clone() };
+            let mark = PartitionCommand::Mark { wanted: wanted.clone() };
             (*of, self.ask(*of, &mark, waiter.deadline_ms).await)
         });
-        let (mut holders, mut busy, mut most_ms) = (Vec::new(), Vec::new(), 0);
+        let (mut holders, mut waits, mut most_ms) = (Vec::new(), false, 0);
         for (of, answer) in join_all(asked).await {
             match answer {
-                Ok((PartitionReply::Marked { begin, way }, _)) => {
-                    // The same everywhere, from the first answer on.
-                    caller.begin.get_or_insert(begin);
-                    waiter.caller = Some(caller);
+                Ok((PartitionReply::Marked { way }, _)) => {
                     let next_ms = match way {
                         Way::Free => continue,
                         Way::Held { blocker, marked } => {
                             holders.push(blocker);
                             if marked { LOOK_MS } else { LOOK_LATER_MS }
                         }
-                        Way::Older { again_ms } => LOOK_LATER_MS.min(again_ms),
+                        Way::Marked { again_ms } => LOOK_LATER_MS.min(again_ms),
                     };
-                    busy.push(of);
+                    waits = true;
                     most_ms = next_ms.max(most_ms);
                 }
                 Ok(_) => return Looked::Unknown,
@@ -224,11 +248,7 @@ impl<G: Groups> Transactions<G> {
                 }
             }
         }
-        wanted.retain(|(of, _)| busy.contains(of));
-        if wanted.is_empty() {
-            return Looked::Free;
-        }
-        Looked::Waits { holders, pause_ms: 1 + self.groups().random(most_ms) }
+        if waits { Looked::Waits { holders, most_ms } } else { Looked::Free }
     }
 
     /// One more conflict: pauses, longer each time.

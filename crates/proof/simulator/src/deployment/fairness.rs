@@ -66,7 +66,8 @@ impl Deployment {
             let waited_ms = |one: &Operation| one.ended_ms.unwrap_or(now_ms) - one.invoked_ms;
             let is_in_vain = |one: &&Operation| match &one.told {
                 None => true,
-                Some(Told::Refused(why)) => why.contains("held what it needs"),
+                Some(Told::Refused(why)) => why.contains("deadline passed"),
+                Some(Told::Unknown(_)) => true,
                 Some(_) => false,
             };
             let begun = history.operations.iter().filter(|one| one.invoked_ms >= from_ms);

@@ -12,29 +12,8 @@ use perdura_protocol::{
     Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Slot, Time, seeded,
 };
 
-/// Who waits for locks, and since when: the same in each partition, so that all of them put two callers in the same order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Caller {
-    /// The agreed time of the first answer to a [`PartitionCommand::Mark`] of his; none before that.
-    pub begin: Option<Time>,
-    /// Chosen by him. With his client's key it decides between those who began at the same time.
-    pub token: u64,
-}
-
-impl Encode for Caller {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.begin.encode(out);
-        self.token.encode(out);
-    }
-}
-
-impl Decode for Caller {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Caller { begin: Decode::decode(reader)?, token: Decode::decode(reader)? })
-    }
-}
-
 /// The keys and ranges that a transaction touches in a partition, and what it does with them.
+/// Of a range all counts, however much of it would be given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted(pub(crate) Touched);
 
@@ -49,6 +28,12 @@ impl Wanted {
 }
 
 impl Wanted {
+    /// Whether there are ranges: of such a one it may be that less is needed than is waited for.
+    #[must_use]
+    pub fn has_ranges(&self) -> bool {
+        !self.0.intervals.is_empty()
+    }
+
     /// How many keys and ranges it names.
     #[must_use]
     pub fn keys(&self) -> usize {
@@ -143,12 +128,10 @@ pub enum PartitionCommand {
         /// Which.
         partition: PartitionId,
     },
-    /// Who waits for locks: whether he would get them now, and else a mark on the first key that he meets somebody at, unless an older one's is there. While
+    /// Who waits for locks: whether he would get them now, and else a mark on the first key that he meets somebody at, unless another one's is there. While
     /// it stands no lock is given to others' sessions that is in the way of what he wants there. From version 3 on.
     Mark {
-        /// Since when he waits.
-        caller: Caller,
-        /// What for.
+        /// What he waits for.
         wanted: Wanted,
     },
     /// The pending transactions behind one, oldest first. A read.
@@ -389,9 +372,8 @@ impl Encode for PartitionCommand {
                 out.push(30);
                 partition.encode(out);
             }
-            PartitionCommand::Mark { caller, wanted } => {
+            PartitionCommand::Mark { wanted } => {
                 out.push(31);
-                caller.encode(out);
                 wanted.0.encode(out);
             }
         }
@@ -443,10 +425,7 @@ impl Decode for PartitionCommand {
                 operations: reader.list("operations", crate::limits::OPERATIONS, 5)?,
             },
             30 => PartitionCommand::End { partition: Decode::decode(reader)? },
-            31 => PartitionCommand::Mark {
-                caller: Decode::decode(reader)?,
-                wanted: Wanted(Decode::decode(reader)?),
-            },
+            31 => PartitionCommand::Mark { wanted: Wanted(Decode::decode(reader)?) },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

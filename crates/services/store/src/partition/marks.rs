@@ -1,21 +1,23 @@
 //! Marks of those who wait for locks: while one stands on a key, nobody else is given a lock there that is in its caller's way. So who waits gets in,
 //! though others come and go without end.
 //!
-//! A key bears one mark, that of the caller who has waited for longest; the order of two callers is the same in all partitions, but for how many marks
-//! their clients have there, so marks do not make two wait for each other for long. Only who would hold something beyond his slot is hindered.
+//! A key bears one mark, that of who left it first: how long somebody says that he has waited is worth nothing. Who waits holds no locks, so marks
+//! make nobody wait for each other for longer than they stand. Only who would hold something beyond his slot is hindered.
 //!
 //! Invariants:
-//! - A mark goes when an older one finds nobody there but it, when its session gets something on its key, a second after its caller last met somebody there, and five seconds after it was
-//!   made. Then the client's key leaves none there for four times as long as it stood.
+//! - A mark goes when its session gets something on its key, a second after its caller last asked, and five seconds after it was
+//!   made. Where it went by itself its client's key leaves none for a while, so that no key keeps others out for good.
 //! - What there is of marks is bounded, by client key and in all. Nothing is due for them: they go with whatever happens next.
 
-use super::command::{Caller, Wanted};
+use super::command::Wanted;
 use super::locks::Touched;
 use super::reply::{PartitionReply, Way};
 use super::{Asker, Entries, Partition, limits};
+use crate::limits::KEY_BYTES;
 use crate::plan::Interval;
 use crate::service::check_place;
 use bytes::Bytes;
+use perdura_execution::{Meter, TooCostly};
 use perdura_protocol::codec::encode_bytes;
 use perdura_protocol::{
     Decode, DecodeError, Digest, Encode, PublicKey, Reader, SessionId, Time, seeded,
@@ -23,53 +25,24 @@ use perdura_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// A mark goes so long after its caller last met somebody, milliseconds, ...
-const UNMET_MS: u64 = 1_000;
+/// A mark goes so long after its caller last asked, milliseconds, ...
+const UNASKED_MS: u64 = 1_000;
 
 /// ... and so long after it was made.
 const STANDS_MS: u64 = 5_000;
 
-/// Where a mark stood until it went by itself its client key leaves none for so many times as long. So one key covers at most a fifth of the time.
+/// One that went so soon, milliseconds, is not left again for as long, ...
+const SHORT_MS: u64 = 1_500;
+
+/// ... and another one for so many times as long: one client key has a key for a fifth of the time.
 const PAUSE: u64 = 4;
 
-/// For each mark that its client's key has already a caller counts as if he had come so much later, milliseconds. So who marks all that he can is
-/// behind everybody.
-const EACH_MS: u64 = 250;
-
-/// What looking at a key costs.
+/// What looking at a key costs, and at a mark in a range.
 const KEY_COST: usize = 64;
+const MARK_COST: usize = 16;
 
 /// What a mark adds to the book beside its key, bytes: at most.
 const MARK_BYTES: usize = 256;
-
-/// Nobody is taken to have waited for longer, milliseconds.
-const WAITED_MS: u64 = 10_000;
-
-/// The order of callers: the lesser one comes first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Rank {
-    /// Since when he waits, in agreed time.
-    pub begin: Time,
-    tie: Digest,
-}
-
-impl Rank {
-    /// Of a client's caller, at this agreed time.
-    fn of(client: PublicKey, caller: Caller, now: Time) -> Rank {
-        let earliest = Time(now.0.saturating_sub(WAITED_MS));
-        let begin = caller.begin.unwrap_or(now).clamp(earliest, now);
-        let mut out = b"perdura.caller.v1".to_vec();
-        client.encode(&mut out);
-        caller.token.encode(&mut out);
-        Rank { begin, tie: Digest::of(&out) }
-    }
-
-    /// Of one whose client has so many marks already.
-    fn behind(self, marks: usize, now: Time) -> Rank {
-        let begin = Time(self.begin.0 + EACH_MS * marks as u64);
-        Rank { begin: begin.min(now), ..self }
-    }
-}
 
 /// On a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,13 +50,12 @@ pub(crate) struct Mark {
     key: Bytes,
     /// Whose, in this partition.
     session: SessionId,
-    rank: Rank,
     /// Whether its caller wants to write there; else to read.
     writes: bool,
     /// On the clock.
     made: Time,
-    /// When its caller last met somebody.
-    met: Time,
+    /// When its caller last asked.
+    asked: Time,
 }
 
 impl Mark {
@@ -92,7 +64,7 @@ impl Mark {
     }
 
     fn ends(&self) -> Time {
-        Time((self.met.0 + UNMET_MS).min(self.made.0 + STANDS_MS))
+        Time((self.asked.0 + UNASKED_MS).min(self.made.0 + STANDS_MS))
     }
 }
 
@@ -131,11 +103,6 @@ impl Marks {
         self.on.len()
     }
 
-    /// How many there are of a client, with its pauses.
-    fn count_of(&self, client: PublicKey) -> usize {
-        self.of_client.get(&client).copied().unwrap_or(0)
-    }
-
     fn count_one_more(&mut self, client: PublicKey) {
         *self.of_client.entry(client).or_default() += 1;
     }
@@ -151,7 +118,7 @@ impl Marks {
 
     /// That one more of a client can be there.
     fn has_place(&self, client: PublicKey) -> bool {
-        self.count_of(client) < limits::MARKS_PER_CLIENT
+        self.of_client.get(&client).is_none_or(|own| *own < limits::MARKS_PER_CLIENT)
             && self.on.len() + self.pauses.len() < limits::MARKS
     }
 
@@ -193,7 +160,9 @@ impl Marks {
                     let Some(mark) = self.remove(&key) else { continue };
                     let (digest, client) = (Digest::of(&key), mark.session.client);
                     changes.push(Change::Mark(digest, None));
-                    let until = Time(at.0 + PAUSE * (at.0 - mark.made.0));
+                    let stood_ms = at.0 - mark.made.0;
+                    let times = if stood_ms <= SHORT_MS { 1 } else { PAUSE };
+                    let until = Time(at.0 + times * stood_ms);
                     if until > now && !seeded!(MarkedAgain) {
                         self.remove_pause((digest, client));
                         self.insert_pause((digest, client), until);
@@ -213,28 +182,28 @@ impl Marks {
     fn leave(
         &mut self,
         session: SessionId,
-        rank: Rank,
-        (key, writes): (&Bytes, bool),
+        (key, writes): (&[u8], bool),
         now: Time,
     ) -> (bool, Option<Change>) {
         let digest = Digest::of(key);
-        let before = self.on.get(key);
-        let (made, rank, writes) = match before {
-            Some(mark) if mark.session == session => {
-                (mark.made, rank.min(mark.rank), writes || mark.writes)
-            }
-            Some(mark) if mark.rank < rank && !seeded!(YoungerFirst) => return (false, None),
+        let (made, writes) = match self.on.get(key) {
+            Some(mark) if mark.session == session => (mark.made, writes || mark.writes),
+            Some(_) if !seeded!(LaterFirst) => return (false, None),
             _ if self.pauses.contains_key(&(digest, session.client)) => return (false, None),
-            Some(_) if self.count_of(session.client) >= limits::MARKS_PER_CLIENT => {
-                return (false, None);
-            }
-            None if !self.has_place(session.client) => return (false, None),
-            Some(_) | None => (now, rank, writes),
+            _ if !self.has_place(session.client) => return (false, None),
+            _ => (now, writes),
         };
         self.remove(key);
-        let mark = Mark { key: key.clone(), session, rank, writes, made, met: now };
+        // What it came in is not kept.
+        let key = Bytes::copy_from_slice(key);
+        let mark = Mark { key, session, writes, made, asked: now };
         self.insert(mark.clone());
         (true, Some(Change::Mark(digest, Some(mark))))
+    }
+
+    /// How much looking for marks on this may cost.
+    fn cost(&self, touched: &Touched) -> usize {
+        MARK_COST * touched.intervals.len() * self.on.len()
     }
 
     fn in_interval(&self, interval: &Interval) -> impl Iterator<Item = &Mark> {
@@ -262,11 +231,14 @@ impl Marks {
         self.against(touched).filter(move |mark| mark.session != session)
     }
 
-    /// The keys of a session's own marks on what it touches.
+    /// The keys of a session's own marks that are served by what it touches. Reading serves none that wants to write.
     fn own(&self, session: SessionId, touched: &Touched) -> BTreeSet<Bytes> {
-        let keys = touched.reads.iter().chain(&touched.writes).filter_map(|key| self.on.get(key));
-        let ranges = touched.intervals.iter().flat_map(|interval| self.in_interval(interval));
-        let own = keys.chain(ranges).filter(|mark| mark.session == session);
+        let Touched { reads, writes, intervals } = touched;
+        let reads = reads.iter().filter_map(|key| self.on.get(key));
+        let ranges = intervals.iter().flat_map(|interval| self.in_interval(interval));
+        let writes = writes.iter().filter_map(|key| self.on.get(key));
+        let served = reads.chain(ranges).filter(|mark| !mark.writes).chain(writes);
+        let own = served.filter(|mark| mark.session == session);
         own.map(|mark| mark.key.clone()).collect()
     }
 }
@@ -295,22 +267,39 @@ impl Partition {
         !self.marks.is_empty()
     }
 
+    /// Charges for looking for marks on what is touched.
+    pub(crate) fn charge_for_marks(
+        &self,
+        meter: &Meter,
+        touched: &Touched,
+    ) -> Result<(), TooCostly> {
+        if self.marks.is_empty() {
+            return Ok(());
+        }
+        meter.charge(self.marks.cost(touched))
+    }
+
     /// A session got what it touches: it waits for that no longer.
     pub(crate) fn served(&mut self, session: SessionId, touched: &Touched) {
         if self.marks.is_empty() {
             return;
         }
         for key in self.marks.own(session, touched) {
-            self.served_at(session, &key);
+            self.forget_mark(&key);
         }
     }
 
-    /// The same of one key.
-    pub(crate) fn served_at(&mut self, session: SessionId, key: &[u8]) {
-        if self.marks.on.get(key).is_some_and(|mark| mark.session == session) {
-            self.marks.remove(key);
-            self.note_marks([Change::Mark(Digest::of(key), None)]);
+    /// The same of one key, that it wrote or only read.
+    pub(crate) fn served_at(&mut self, session: SessionId, key: &[u8], writes: bool) {
+        let is_served = |mark: &Mark| mark.session == session && (writes || !mark.writes);
+        if self.marks.on.get(key).is_some_and(is_served) {
+            self.forget_mark(key);
         }
+    }
+
+    fn forget_mark(&mut self, key: &[u8]) {
+        self.marks.remove(key);
+        self.note_marks([Change::Mark(Digest::of(key), None)]);
     }
 
     /// What is in the way of who waits for something. Where he meets somebody he has a mark from now on, if he may.
@@ -318,46 +307,46 @@ impl Partition {
         &mut self,
         entries: &Entries<'_>,
         asker: &Asker<'_>,
-        caller: Caller,
         wanted: &Wanted,
     ) -> Result<PartitionReply, String> {
-        asker.meter.charge(KEY_COST * wanted.keys())?;
         let touched = &wanted.0;
+        asker.meter.charge(KEY_COST * wanted.keys() + 3 * self.marks.cost(touched))?;
         for key in touched.reads.iter().chain(&touched.writes) {
+            if !(1..=KEY_BYTES).contains(&key.len()) {
+                return Err(format!(
+                    "a key has 1 to {KEY_BYTES} bytes, this one has {}",
+                    key.len()
+                ));
+            }
             check_place(self, key)?;
         }
-        let (session, client) = (asker.session, asker.session.client);
-        let of_caller = Rank::of(client, caller, asker.time);
-        let own = if seeded!(MarksForNothing) { 0 } else { self.marks.count_of(client) };
-        let rank = of_caller.behind(own, asker.time);
+        let session = asker.session;
         let held = self.locks.met(touched);
         let mut marked = false;
         if let Some(met) = &held {
             let room = self.unreserved(entries.limit).bytes;
             if entries.map.bytes() + (met.key.len() + MARK_BYTES) as u64 <= room {
                 let change;
-                let at = (&met.key, met.writes);
-                (marked, change) = self.marks.leave(session, rank, at, self.now);
+                (marked, change) = self.marks.leave(session, (&met.key, met.writes), self.now);
                 self.note_marks(change);
             }
-        } else {
-            // Nobody is there, so he is next: who is younger will meet him.
-            let others = self.marks.of_others(session, touched);
-            let younger = others.filter(|mark| rank < mark.rank || seeded!(YoungerFirst));
-            for key in younger.map(|mark| mark.key.clone()).collect::<BTreeSet<Bytes>>() {
-                self.marks.remove(&key);
-                self.note_marks([Change::Mark(Digest::of(&key), None)]);
-            }
+        }
+        // Those that he has stay as long as he asks.
+        let own = self.marks.against(touched).filter(|mark| mark.session == session);
+        let own: Vec<Mark> = own.filter(|mark| mark.asked < self.now).cloned().collect();
+        for mark in own {
+            let (_, change) = self.marks.leave(session, (&mark.key, mark.writes), self.now);
+            self.note_marks(change);
         }
         let way = match held {
             Some(met) => Way::Held { blocker: self.blocker(met.holder), marked },
             None => {
                 let others = self.marks.of_others(session, touched);
                 let left_ms = others.map(|mark| mark.ends().0.saturating_sub(self.now.0)).max();
-                left_ms.map_or(Way::Free, |again_ms| Way::Older { again_ms })
+                left_ms.map_or(Way::Free, |again_ms| Way::Marked { again_ms })
             }
         };
-        Ok(PartitionReply::Marked { begin: of_caller.begin, way })
+        Ok(PartitionReply::Marked { way })
     }
 }
 
@@ -365,23 +354,20 @@ impl Encode for Mark {
     fn encode(&self, out: &mut Vec<u8>) {
         encode_bytes(&self.key, out);
         self.session.encode(out);
-        self.rank.begin.encode(out);
-        self.rank.tie.encode(out);
         self.writes.encode(out);
         self.made.encode(out);
-        self.met.encode(out);
+        self.asked.encode(out);
     }
 }
 
 impl Decode for Mark {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Mark {
-            key: reader.bytes("key", crate::limits::KEY_BYTES)?,
+            key: reader.bytes("key", KEY_BYTES)?,
             session: Decode::decode(reader)?,
-            rank: Rank { begin: Decode::decode(reader)?, tie: Decode::decode(reader)? },
             writes: Decode::decode(reader)?,
             made: Decode::decode(reader)?,
-            met: Decode::decode(reader)?,
+            asked: Decode::decode(reader)?,
         })
     }
 }

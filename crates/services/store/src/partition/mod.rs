@@ -41,7 +41,7 @@ mod tally;
 mod validate;
 
 pub use certificate::{Certificate, Members, SignedMembers, StatementClaim};
-pub use command::{Caller, Fence, PartitionCommand, Wanted};
+pub use command::{Fence, PartitionCommand, Wanted};
 pub use intent::{Intent, Participant, TransactionId, digest_of_part};
 pub use reply::{Blocker, PartitionReply, Reason, Vote, Waiting, Way};
 pub use statement::{Signed, Statement};
@@ -291,9 +291,9 @@ impl Partition {
             PartitionCommand::Expire { transaction } => Ok(self.expire(transaction)),
             PartitionCommand::Fence { session, below } => Ok(self.fence(asker, session, below)),
             PartitionCommand::End { partition } => self.end_partition(asker, partition),
-            PartitionCommand::Mark { caller, wanted } => {
+            PartitionCommand::Mark { wanted } => {
                 self.admit(asker.session.client)?;
-                self.mark(&entries, asker, caller, &wanted)
+                self.mark(&entries, asker, &wanted)
             }
             PartitionCommand::Forget { session, fences } => self.forget(asker, session, &fences),
             PartitionCommand::Members(newest) => self.learn(asker, newest),

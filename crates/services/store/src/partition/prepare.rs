@@ -165,6 +165,7 @@ impl Partition {
         if let Some(operation) = failed {
             return Err(Reason::Failed { operation });
         }
+        self.charge_for_marks(asker.meter, &touched).map_err(|_| Reason::TooMuch)?;
         if !decides && self.is_marked_by_others(asker.session, &touched) {
             return Err(Reason::Conflict(Blocker::Other));
         }

@@ -114,9 +114,7 @@ pub enum PartitionReply {
     },
     /// The answer to [`PartitionCommand::Mark`](super::PartitionCommand::Mark).
     Marked {
-        /// Since when he waits who asked: to be told to all that he asks from now on.
-        begin: Time,
-        /// Whether he would get what he wants.
+        /// Whether he would get what he wants who asked.
         way: Way,
     },
     /// The answer to [`PartitionCommand::Validate`](super::PartitionCommand::Validate), where nobody is in the way.
@@ -210,11 +208,11 @@ pub enum Way {
     Held {
         /// Which.
         blocker: Blocker,
-        /// Whether there is a mark of his on the key now. There is none where an older one has one, where he had one for too long, and where there are too many.
+        /// Whether there is a mark of his on the key now. There is none where somebody else has one, where he had one for too long, and where there are too many.
         marked: bool,
     },
-    /// Nobody holds it, but one who has waited for longer is to have it first.
-    Older {
+    /// Nobody holds it, but one who has waited before is to have it first.
+    Marked {
         /// For so long at most, milliseconds, if he does not come back.
         again_ms: u64,
     },
@@ -356,9 +354,8 @@ impl Encode for PartitionReply {
                 out.push(30);
                 partition.encode(out);
             }
-            PartitionReply::Marked { begin, way } => {
+            PartitionReply::Marked { way } => {
                 out.push(31);
-                begin.encode(out);
                 way.encode(out);
             }
         }
@@ -425,10 +422,7 @@ impl Decode for PartitionReply {
             },
             29 => PartitionReply::Validated { holds: Decode::decode(reader)? },
             30 => PartitionReply::Ended { partition: Decode::decode(reader)? },
-            31 => PartitionReply::Marked {
-                begin: Decode::decode(reader)?,
-                way: Decode::decode(reader)?,
-            },
+            31 => PartitionReply::Marked { way: Decode::decode(reader)? },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }
@@ -529,7 +523,7 @@ impl Encode for Way {
                 blocker.encode(out);
                 marked.encode(out);
             }
-            Way::Older { again_ms } => {
+            Way::Marked { again_ms } => {
                 out.push(2);
                 again_ms.encode(out);
             }
@@ -544,7 +538,7 @@ impl Decode for Way {
             1 => {
                 Ok(Way::Held { blocker: Decode::decode(reader)?, marked: Decode::decode(reader)? })
             }
-            2 => Ok(Way::Older { again_ms: Decode::decode(reader)? }),
+            2 => Ok(Way::Marked { again_ms: Decode::decode(reader)? }),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }

@@ -427,3 +427,24 @@ fn a_part_that_costs_more_than_a_command_may_gets_a_vote_to_abort() {
         assert_eq!(world.prepare(&intent, who, &parts[0]), vote);
     }
 }
+
+/// Under version 1 nothing else keeps that room: from version 2 on what it holds counts as well.
+#[test]
+fn room_is_kept_for_what_was_prepared() {
+    let mut world = World::of(2, 32 << 10);
+    world.go_on_under(1);
+    let large = "v".repeat(4 << 10);
+    let parts = [(0, vec![write("a1", &large, false)]), (1, vec![write("b1", "1", false)])];
+    let intent = world.intent(client(1), 1, false, &parts);
+    assert!(is_commit(&world.prepare(&intent, client(1), &parts[0])));
+    let put = |number: u32| StoreCommand::Put {
+        key: bytes(format!("a2{number}")),
+        value: bytes("1".repeat(500)),
+    };
+    let refused = (0..100).find(|number| world.refusal(0, &put(*number)).is_some());
+    assert!(refused.is_some_and(|number| number > 30), "{refused:?}");
+    let vote = Statement::Vote { transaction: intent.id(), commit: true };
+    let votes = [world.certificate(1, &vote)];
+    let finished = world.finish(0, client(1), (intent.id(), true), &votes);
+    assert!(matches!(finished, PartitionReply::Finished { committed: true, .. }));
+}

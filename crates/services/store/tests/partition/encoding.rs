@@ -5,7 +5,7 @@ use crate::support::{bytes, cmp, insert, range, read, write};
 use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Signature, Slot, Time};
 use perdura_store::OperationResult;
 use perdura_store::partition::{
-    Blocker, Caller, Fence, Intent, Members, PartitionCommand, PartitionReply, Reason, Signed,
+    Blocker, Fence, Intent, Members, PartitionCommand, PartitionReply, Reason, Signed,
     SignedMembers, Statement, Vote, Waiting, Wanted, Way,
 };
 use std::fmt::Debug;
@@ -81,14 +81,8 @@ fn commands_are_decoded_as_they_were_encoded() {
         PartitionCommand::Force { intent, commit: true },
         PartitionCommand::Validate { since: Slot(7), operations: parts[0].1.clone() },
         PartitionCommand::End { partition: partition(1) },
-        PartitionCommand::Mark {
-            caller: Caller { begin: None, token: 7 },
-            wanted: Wanted::by(&parts[0].1),
-        },
-        PartitionCommand::Mark {
-            caller: Caller { begin: Some(Time(5)), token: u64::MAX },
-            wanted: Wanted::by(&[]),
-        },
+        PartitionCommand::Mark { wanted: Wanted::by(&parts[0].1) },
+        PartitionCommand::Mark { wanted: Wanted::by(&[]) },
     ]);
 }
 
@@ -146,9 +140,9 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
         PartitionReply::Forgotten { count: 3 },
         PartitionReply::Validated { holds: true },
         PartitionReply::Ended { partition: partition(1) },
-        PartitionReply::Marked { begin: Time(3), way: Way::Free },
-        PartitionReply::Marked { begin: Time(3), way: Way::Held { blocker: by(8), marked: true } },
-        PartitionReply::Marked { begin: Time(3), way: Way::Older { again_ms: 5 } },
+        PartitionReply::Marked { way: Way::Free },
+        PartitionReply::Marked { way: Way::Held { blocker: by(8), marked: true } },
+        PartitionReply::Marked { way: Way::Marked { again_ms: 5 } },
         PartitionReply::Known { partition: partition(1), configuration: 3 },
         PartitionReply::Outdated { partition: partition(1), configuration: 3 },
         PartitionReply::Pending { transactions: vec![waiting], more: true, now: Time(9) },

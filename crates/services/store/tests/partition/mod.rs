@@ -9,6 +9,7 @@ mod hearing;
 mod last;
 mod marks;
 mod measures;
+mod seeded;
 mod snapshots;
 mod steps;
 pub mod world;

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Meter, Service, Standing};
 use perdura_protocol::attestation::attest;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
+use perdura_protocol::seeded::Bug;
 use perdura_protocol::{
     ClusterId, Decode, Digest, Encode, Faults, Map, PartitionId, PublicKey, ReplicaId, Scheme,
     SecretKey, SessionId, Slot, Time,
@@ -69,6 +70,10 @@ impl World {
 
     /// Each with room for so many bytes.
     pub fn of(partitions: usize, limit: u64) -> World {
+        let named = std::env::var(super::seeded::NAMES_BUG).unwrap_or_default();
+        if let Some(bug) = Bug::ALL.iter().find(|bug| bug.name() == named) {
+            bug.activate().expect("this build has them");
+        }
         let (cluster, faults) = (ClusterId([7; 16]), Faults::new(1, 1).unwrap());
         let key = |a: usize, b: usize| SecretKey::from_seed(SCHEME, [(16 * a + b + 1) as u8; 32]);
         let members: Vec<Vec<SecretKey>> =
@@ -171,7 +176,11 @@ impl World {
 
     /// A command of every store.
     pub fn plain(&mut self, at: u16, command: &StoreCommand) -> Plain {
-        let context = self.context(client(99));
+        self.plain_by(at, client(99), command)
+    }
+
+    pub fn plain_by(&mut self, at: u16, who: SessionId, command: &StoreCommand) -> Plain {
+        let context = self.context(who);
         let reply = self.stores[usize::from(at)].execute(&context, &command.to_bytes()).unwrap();
         if !PartitionReply::is_one(&reply) {
             return Plain::Done(StoreReply::from_bytes(reply).unwrap());

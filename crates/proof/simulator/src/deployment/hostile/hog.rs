@@ -1,13 +1,13 @@
-//! One who takes all that he can and gives it back in order: a read lock over every key, taken again before it is given back, and marks of one who has waited
-//! for longest. Nobody is ever in a position to end what he has pending.
+//! One who takes all that he can and gives it back in order: a read lock over every key, taken again before it is given back, and marks as of
+//! who waits. Nobody is ever in a position to end what he has pending.
 
 use super::{Hostile, Part};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use perdura_client::Mode;
-use perdura_protocol::{Encode, PartitionId, Time};
+use perdura_protocol::{Encode, PartitionId};
 use perdura_store::Operation;
-use perdura_store::partition::{Caller, Intent, PartitionCommand, Wanted};
+use perdura_store::partition::{Intent, PartitionCommand, Wanted};
 use perdura_transactions::Groups;
 
 /// For so long it has each of its transactions pending beside the next one, milliseconds.
@@ -33,9 +33,15 @@ impl Hostile {
             (*partition, PartitionCommand::Prepare { intent, operations })
         });
         let before = self.held.replace(intent.clone());
-        self.ask_all(prepares.collect()).await;
         let marks = self.marks();
-        self.ask_all(marks).await;
+        let is_first = self.random.percent(50);
+        if is_first {
+            self.ask_all(marks.clone()).await;
+        }
+        self.ask_all(prepares.collect()).await;
+        if !is_first {
+            self.ask_all(marks).await;
+        }
         self.give_back(before).await;
         self.way.sleep(HELD_MS).await;
     }
@@ -50,9 +56,8 @@ impl Hostile {
         self.ask_all(all).await;
     }
 
-    /// As of one who wants to write there, and has waited for ever.
+    /// As of one who wants to write there.
     fn marks(&mut self) -> Vec<(PartitionId, PartitionCommand)> {
-        let caller = Caller { begin: Some(Time(0)), token: self.random.next() };
         let mut marks = Vec::new();
         for partition in (0..self.plan.partitions as u16).map(PartitionId) {
             for _ in 0..MARKED {
@@ -60,7 +65,7 @@ impl Hostile {
                 let value = Bytes::from_static(b"1");
                 let write = Operation::Write { key, value, only_if_present: false };
                 let wanted = Wanted::by(&[write]);
-                marks.push((partition, PartitionCommand::Mark { caller, wanted }));
+                marks.push((partition, PartitionCommand::Mark { wanted }));
             }
         }
         marks

@@ -1,0 +1,36 @@
+//! Mistakes made on purpose that the simulator does not see, or seldom: each fails a test of this suite. Such a test runs in a process of its own, since a mistake is
+//! switched on for all of it ([`super::world::World::of`] does so where the environment names one).
+
+use perdura_protocol::seeded::ARE_BUILT_IN;
+use std::process::Command;
+
+/// The variable that names a mistake.
+pub const NAMES_BUG: &str = "PERDURA_TEST_BUG";
+
+const FOUND_BY: [(&str, &str); 6] = [
+    ("marks-ignored", "marks::one_who_writes_gets_in_though_readers_never_end"),
+    ("later-first", "marks::the_first_one_to_wait_comes_first"),
+    ("marked-again", "marks::a_mark_goes_when_its_caller_stays_away_and_when_it_stood_for_long"),
+    ("old-words-show-life", "hearing::outages_of_either_group_shift_nothing"),
+    ("votes-show-life", "hearing::a_vote_may_be_any_time_old_and_shows_nothing"),
+    ("commit-refused", "bounds_by_key::room_is_kept_for_what_was_prepared"),
+];
+
+#[test]
+fn mistakes_that_the_simulator_does_not_see_are_found() {
+    assert!(ARE_BUILT_IN, "run it with --features perdura-protocol/seeded-bugs");
+    let this = std::env::current_exe().expect("it runs");
+    for (bug, test) in FOUND_BY {
+        let passes = |named: &str| {
+            let test = format!("partition::{test}");
+            let mut command = Command::new(&this);
+            let output = command.args(["--exact", &test]).env(NAMES_BUG, named).output();
+            let output = output.expect("it runs again");
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.contains("running 1 test"), "there is no test {test}: {said}");
+            output.status.success()
+        };
+        assert!(passes(""), "{test} fails without it");
+        assert!(!passes(bug), "{bug} is not found");
+    }
+}
