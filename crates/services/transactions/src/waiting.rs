@@ -26,9 +26,9 @@ const LOOK_MS: u64 = 3;
 /// ... and who has none after up to so long: somebody else comes first.
 const LOOK_LATER_MS: u64 = 60;
 
-/// So many looks are as close together as that; then the pauses double with each further so many, ...
-const LOOKS_AT_ONCE: u32 = 8;
-const LOOK_DOUBLINGS: u32 = 6;
+/// These double with each so long that the same one holds it, milliseconds, ...
+const DOUBLES_MS: u64 = 100;
+const LOOK_DOUBLINGS: u64 = 6;
 
 /// ... up to this, milliseconds.
 const LOOK_AT_MOST_MS: u64 = 200;
@@ -172,28 +172,30 @@ impl<G: Groups> Transactions<G> {
                 Looked::Unknown => return Ok(false),
                 Looked::Waits { holders, most_ms } => (holders, most_ms),
             };
+            let mut held_ms = 0;
             for holder in &holders {
                 with = Holder::of(holder).or(with);
-                self.end_beside(waiter, holder);
+                held_ms = self.end_beside(waiter, holder).max(held_ms);
             }
             if has_ranges && looks >= LOOKS_AT_RANGES {
                 break;
             }
             // Who holds it for long is looked at less often.
-            let most_ms = most_ms << (looks / LOOKS_AT_ONCE).min(LOOK_DOUBLINGS);
+            let most_ms = most_ms << (held_ms / DOUBLES_MS).min(LOOK_DOUBLINGS);
             let pause_ms = 1 + self.groups().random(most_ms.min(LOOK_AT_MOST_MS));
             self.pause_for(pause_ms, waiter, with).await?;
         }
         Ok(true)
     }
 
-    /// Begins to end the transaction of who has been in the way for long. Who looked after that alone would lose his place meanwhile.
-    fn end_beside(&self, waiter: &mut Waiter, blocker: &Blocker) {
-        let Blocker::Transaction { intent, pending_ms } = blocker else { return };
+    /// Begins to end the transaction of who has been in the way for long; for how long he has, milliseconds. Who looked after that alone would lose
+    /// his place meanwhile.
+    fn end_beside(&self, waiter: &mut Waiter, blocker: &Blocker) -> u64 {
+        let Blocker::Transaction { intent, pending_ms } = blocker else { return 0 };
         let now_ms = self.groups().now_ms();
         let met_ms = waiter.met.again(intent.id(), now_ms);
         if met_ms.max(*pending_ms) < SUSPECT_MS || now_ms < waiter.ends_at_ms {
-            return;
+            return met_ms;
         }
         waiter.ends_at_ms = now_ms + SUSPECT_MS;
         let (this, intent, deadline_ms) =
@@ -201,6 +203,7 @@ impl<G: Groups> Transactions<G> {
         self.groups().spawn(Box::pin(async move {
             this.rescue(&intent, deadline_ms).await;
         }));
+        met_ms
     }
 
     /// Ends the transaction of who has been in the way for long; whether it did.

@@ -58,4 +58,4 @@ pub const HELD_PIECE_BYTES: usize = 256 * 1024;
 pub const MARKS: usize = 4096;
 
 /// Of these those of one client key.
-pub const MARKS_PER_CLIENT: usize = 64;
+pub const MARKS_PER_CLIENT: usize = 16;

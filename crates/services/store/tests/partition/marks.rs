@@ -193,19 +193,19 @@ fn what_there_is_of_marks_is_bounded() {
     // That it has expired is noted, too.
     world.pass(3_000);
     let nothing = world.stores[0].state_bytes();
-    let key = |number: usize| format!("a{number:05}");
+    let key = |number: usize| format!("a{number:06}");
     let mut marks = 0;
     for number in 0..limits::MARKS_PER_CLIENT + 10 {
         let way = mark(&mut world, client(1), &[write(&key(number), "1", false)]);
         marks += usize::from(is_marked(&way));
     }
     assert_eq!(marks, limits::MARKS_PER_CLIENT);
-    for who in 0..100u8 {
+    for who in 0..=u8::MAX {
         let mut public = [who; 32];
         public[31] = 9;
         let session = SessionId { client: PublicKey(public), nonce: 1 };
         for number in 0..limits::MARKS_PER_CLIENT {
-            let key = key(1_000 + usize::from(who) * 100 + number);
+            let key = key(1_000 + usize::from(who) * 20 + number);
             let way = mark(&mut world, session, &[write(&key, "1", false)]);
             marks += usize::from(is_marked(&way));
         }
