@@ -70,7 +70,7 @@ fn raise(servers: &Servers, partition: usize) {
     runtime.block_on(async {
         let client = connect(&groups[partition], &administrator).unwrap();
         let options = Options { timeout: Duration::from_secs(60), reply_quorum: None };
-        let newest = Versions { service: 2, ..Versions::NEW };
+        let newest = Versions { service: 3, ..Versions::NEW };
         client.administer(AdminCommand::RaiseVersions(newest), &options).await.unwrap();
         client.close().await;
     });
