@@ -18,7 +18,9 @@ const FOUND_BY: [(&str, &str); 6] = [
 
 #[test]
 fn mistakes_that_the_simulator_does_not_see_are_found() {
-    assert!(ARE_BUILT_IN, "run it with --features perdura-protocol/seeded-bugs");
+    if !ARE_BUILT_IN {
+        panic!("run it with --features perdura-protocol/seeded-bugs");
+    }
     let this = std::env::current_exe().expect("it runs");
     for (bug, test) in FOUND_BY {
         let passes = |named: &str| {
