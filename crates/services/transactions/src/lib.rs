@@ -9,8 +9,8 @@
 //!
 //! Invariants:
 //! - A transaction that was prepared anywhere is ended by its client, whatever became of it, if the groups answer.
-//! - Two transactions do not abort each other for ever: who meets others again and again leaves marks where he does, in an order that all partitions
-//!   know; where a group has no marks yet, the groups are asked one after the other, ascending.
+//! - Two transactions do not abort each other for ever: who meets others again leaves marks where he does, and asks the groups
+//!   one after the other, ascending.
 //! - What is over everywhere is said to be, so that nobody has to remember it.
 
 #![forbid(unsafe_code)]
