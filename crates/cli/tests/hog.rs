@@ -51,7 +51,7 @@ async fn hog(client: &Transactions<Live>, keys: &[String], ends: &AtomicBool, he
             let (key, value) = (Bytes::from(key.clone()), Bytes::new());
             let partition = groups.map().partition_of(&key);
             let write = Operation::Write { key, value, only_if_present: false };
-            (partition, PartitionCommand::Mark { wanted: Wanted::by(&[write]) })
+            (partition, PartitionCommand::Mark { wanted: Wanted::by(&[write]), waits: true })
         });
         client.ask_all(marks.collect(), soon_ms()).await;
         if let Some(before) = before.replace(intent) {

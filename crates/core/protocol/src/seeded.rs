@@ -326,6 +326,8 @@ bugs! {
         "The mark of who comes later takes the place of that of who came first."
     MarkedAgain "marked-again" "10"
         "Who had a mark on a key for as long as he may leaves one again at once."
+    RangesLast "ranges-last" "10"
+        "Who reads a range comes behind all marks on its keys, whoever was first."
     NoMarksLeft "no-marks-left" "10"
         "Who waits for locks leaves no marks."
     VotesShowLife "votes-show-life" "10"

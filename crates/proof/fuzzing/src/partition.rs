@@ -222,7 +222,7 @@ fn all() -> Vec<(&'static str, PartitionCommand)> {
         ("show", PartitionCommand::Show { transaction: pending }),
         ("roster", PartitionCommand::Roster { partition: PartitionId(1) }),
         ("end", PartitionCommand::End { partition: PartitionId(1) }),
-        ("mark", PartitionCommand::Mark { wanted: Wanted::by(&write("a")) }),
+        ("mark", PartitionCommand::Mark { wanted: Wanted::by(&write("a")), waits: true }),
     ]
 }
 

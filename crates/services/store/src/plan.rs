@@ -22,6 +22,10 @@ pub(crate) struct Interval {
 }
 
 impl Interval {
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.start <= key && self.end.as_ref().is_none_or(|end| key < &**end)
+    }
+
     /// What of a range its reader knows of, which was told that there is more behind the last key that it was given: else all.
     fn seen_up_to(self, last: Option<Bytes>, reverse: bool) -> Interval {
         match last {

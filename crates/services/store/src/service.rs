@@ -5,7 +5,7 @@ use crate::fullness::Fullness;
 use crate::map::{Full, SegmentMap};
 use crate::partition::{
     Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, StatementClaim,
-    Touched, asks_about, claims_of,
+    Touched, Wanted, asks_about, claims_of,
 };
 use crate::plan::{Plan, exceed};
 use crate::reply::StoreReply;
@@ -121,10 +121,16 @@ impl Store {
         }
     }
 
-    fn note_change(&mut self, session: SessionId, key: &[u8]) {
+    /// Who wants this has his answer.
+    fn note_answered(&mut self, session: SessionId, wanted: impl FnOnce() -> Wanted) {
+        if let Some(partition) = self.partition.as_mut().filter(|one| one.has_mark(session)) {
+            partition.answered(session, &wanted());
+        }
+    }
+
+    fn note_change(&mut self, key: &[u8]) {
         if let Some(partition) = &mut self.partition {
             partition.note_change(key);
-            partition.served_at(session, key, true);
         }
     }
 
@@ -179,16 +185,12 @@ impl Store {
             self.note_blocked();
             return Ok(blocked);
         }
+        self.note_answered(session, || Wanted::by(&transaction.operations));
         if exceed(&plan.changes, &self.map, self.room()) {
             return Err(self.full());
         }
-        if let Some(partition) = self.partition.as_mut().filter(|one| one.has_marks()) {
-            let touched = Touched::of(transaction, plan.seen);
-            partition.charge_for_marks(meter, &touched)?;
-            partition.served(session, &touched);
-        }
         for (key, value) in &plan.changes {
-            self.note_change(session, key);
+            self.note_change(key);
             match value {
                 Some(value) => {
                     self.map.put(key, value, u64::MAX).map_err(|Full| self.full())?;
@@ -284,24 +286,26 @@ impl Service for Store {
             return Ok(hindrance);
         }
         let session = context.session;
-        match request {
-            Request::Get { key } => {
-                if let Some(partition) = &mut self.partition {
-                    partition.served_at(session, key, false);
-                }
-                Ok(found(self.map.get(key)))
+        match &request {
+            Request::Get { key } => self.note_answered(session, || Wanted::of_key(key, false)),
+            Request::Put { key, .. } | Request::Delete { key } => {
+                self.note_answered(session, || Wanted::of_key(key, true));
             }
+            Request::Transaction(_) => {}
+        }
+        match request {
+            Request::Get { key } => Ok(found(self.map.get(key))),
             Request::Put { key, value } => {
                 match self.map.put(key, value, self.map.room(self.room())) {
                     Ok(()) => {
-                        self.note_change(session, key);
+                        self.note_change(key);
                         Ok(Bytes::from_static(&[StoreReply::PUT]))
                     }
                     Err(Full) => Err(self.full()),
                 }
             }
             Request::Delete { key } => {
-                self.note_change(session, key);
+                self.note_change(key);
                 Ok(deleted(self.map.remove(key)))
             }
             Request::Transaction(transaction) => {

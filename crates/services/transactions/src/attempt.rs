@@ -105,6 +105,17 @@ fn heard_in(
 /// Whom to tell how it ended, with what.
 type Told = Vec<(PartitionId, Vec<Certificate>)>;
 
+/// In which order partitions are asked for their votes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// All but one at once.
+    AtOnce,
+    /// The same; who is first in the line of the first one is asked there for what holds its locks.
+    Placed,
+    /// One after the other, so that who is in others' way in one of them is not in their way in those behind it.
+    OneByOne,
+}
+
 /// Who holds something, and what shows him how it ended: nothing where it only reads. Behind them those of whom nothing was heard, who may.
 /// Who does not answer is told by whoever meets its locks.
 fn to_be_told(
@@ -226,12 +237,12 @@ impl<G: Groups> Transactions<G> {
         })
     }
 
-    /// In several partitions: all at once, or one after the other.
+    /// In several partitions, in this order.
     pub(crate) async fn global(
         &self,
         split: &Split,
         touches: &Arc<Touches>,
-        in_turn: bool,
+        order: Order,
         deadline_ms: u64,
     ) -> Attempt {
         let parts = &split.parts;
@@ -258,7 +269,7 @@ impl<G: Groups> Transactions<G> {
         };
         let end_ms = deadline_ms.max(self.groups().now_ms()).saturating_add(GRACE_MS);
         let Votes { heard, decided } =
-            self.ask_for_votes(&intent, parts, in_turn, deadline_ms, end_ms).await;
+            self.ask_for_votes(&intent, parts, order, deadline_ms, end_ms).await;
         self.leave_fenced_sessions(&intent, &heard).await;
         let commit = heard.iter().all(|vote| matches!(vote, Heard::Commit { .. }));
         let (holding, others) = to_be_told(&intent, commit, &heard, decided);
@@ -293,24 +304,24 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// Where something is changed, all but one vote first, and that one decides: it is shown their votes, and so holds its locks for no
-    /// time. Which one goes round, but where partitions are asked one after the other.
+    /// time. Which one goes round, where nobody is known to wait.
     async fn ask_for_votes(
         &self,
         intent: &Intent,
         parts: &[Part],
-        in_turn: bool,
+        order: Order,
         deadline_ms: u64,
         end_ms: u64,
     ) -> Votes {
         let last = match parts.len() {
             _ if intent.read_only => None,
-            count if in_turn => Some(count - 1),
-            count => Some((intent.counter % count as u64) as usize),
+            count if order == Order::AtOnce => Some((intent.counter % count as u64) as usize),
+            count => Some(count - 1),
         };
         let mut heard: Vec<Heard> = parts.iter().map(|_| Heard::Unasked).collect();
         let first = parts.iter().zip(&mut heard).enumerate();
         let first = first.filter(|(index, _)| Some(*index) != last).map(|(_, one)| one);
-        if in_turn {
+        if order == Order::OneByOne {
             for (part, vote) in first {
                 *vote = self.prepare(intent, part, deadline_ms).await;
                 if !matches!(vote, Heard::Commit { .. }) {

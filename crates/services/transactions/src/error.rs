@@ -102,7 +102,7 @@ pub enum TransactionError {
     Call(#[from] CallError),
     /// The deadline passed while others had what it needs. Nothing happened.
     #[error(
-        "the deadline passed while other transactions held what it needs ({tries} tries{}); nothing happened",
+        "the deadline passed while others held what it needs, or were to have it first ({tries} tries{}); nothing happened",
         Last(with)
     )]
     Conflict {

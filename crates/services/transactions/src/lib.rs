@@ -38,7 +38,8 @@ pub use rescue::Rescue;
 pub use resolver::{Looked, Resolver, Turn};
 pub use split::{Part, Split};
 
-use attempt::Attempt;
+use attempt::{Attempt, Order};
+use futures_util::future::{Either, select};
 use hot::{Hot, Touches, Turns};
 use perdura_client::Mode;
 use perdura_protocol::{Decode, Encode, PartitionId};
@@ -46,9 +47,10 @@ use perdura_store::partition::{Blocker, PartitionReply, TransactionId, Wanted};
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
 use snapshot::Tried;
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidy::{Over, Place, is_of_what_is_remembered};
-use waiting::Unmarked;
+use waiting::{Unmarked, Waiter};
 
 /// A read over several partitions is tried so often without locks, before it takes some.
 const SNAPSHOTS: u32 = 3;
@@ -166,7 +168,22 @@ impl<G: Groups> Transactions<G> {
         if split.parts.len() > most {
             return Err(TransactionError::Participants { found: split.parts.len(), most });
         }
-        let mut waiter = self.waiter(deadline_ms);
+        let mut waiter = self.waiter(split.parts.len() > 1, deadline_ms);
+        let carried_out = self.carry_out(&split, &touches, fast, &mut waiter).await;
+        if !matches!(carried_out, Ok(Outcome::Committed { .. })) {
+            self.stop_waiting(waiter);
+        }
+        carried_out
+    }
+
+    async fn carry_out(
+        &self,
+        split: &Split,
+        touches: &Arc<Touches>,
+        fast: bool,
+        waiter: &mut Waiter,
+    ) -> Result<Outcome, TransactionError> {
+        let deadline_ms = waiter.deadline_ms();
         let mut turns = Turns::default();
         let (mut stale, mut tidied) = (0, false);
         let fast = fast && split.is_read();
@@ -176,16 +193,16 @@ impl<G: Groups> Transactions<G> {
                 [only] => {
                     // What only reads holds nothing, and is in nobody's way.
                     if waiter.has_waited() || !split.is_read() {
-                        self.take_turns_once(&mut turns, &touches, &waiter).await?;
+                        self.take_turns_once(&mut turns, touches, waiter).await?;
                     }
                     self.local(only, fast && !waiter.is_patient(), deadline_ms).await
                 }
                 _ if snapshots > 0 => {
                     snapshots -= 1;
-                    match self.snapshot(&split, deadline_ms).await {
+                    match self.snapshot(split, deadline_ms).await {
                         Tried::Over(attempt) => attempt,
                         Tried::Doubtful => {
-                            self.pause(SNAPSHOTS - snapshots, None, deadline_ms).await?;
+                            self.pause_after(SNAPSHOTS - snapshots, waiter, None).await?;
                             continue;
                         }
                         Tried::Ordered => {
@@ -195,16 +212,19 @@ impl<G: Groups> Transactions<G> {
                     }
                 }
                 _ => {
-                    self.take_turns_once(&mut turns, &touches, &waiter).await?;
-                    let is_crowded = self.is_crowded(&touches);
-                    let in_turn = is_crowded || waiter.goes_in_turn();
+                    self.take_turns_once(&mut turns, touches, waiter).await?;
+                    let is_crowded = self.is_crowded(touches);
+                    let mut order = Order::AtOnce;
                     if is_crowded && !waiter.has_waited() {
                         // Somebody is there, most likely: it takes its place before it is in the way of others.
                         let first = &split.parts[0];
-                        let wanted = (first.partition, Wanted::by(&first.operations));
-                        self.wait_for_place(&mut waiter, vec![wanted]).await?;
+                        let place = (first.partition, Wanted::by(&first.operations));
+                        let has_place = self.look_until_free(waiter, &place, None).await?;
+                        order = if has_place { Order::Placed } else { Order::OneByOne };
+                    } else if is_crowded || waiter.goes_in_turn() {
+                        order = Order::OneByOne;
                     }
-                    self.global(&split, &touches, in_turn, deadline_ms).await
+                    self.global(split, touches, order, deadline_ms).await
                 }
             };
             if !matches!(attempt, Attempt::Conflict { .. }) {
@@ -216,7 +236,7 @@ impl<G: Groups> Transactions<G> {
                 Attempt::Error(
                     error @ TransactionError::Refused { cause: Cause::Cap { .. }, .. },
                 ) => {
-                    if self.wait_on(&mut waiter, None).await.is_err() {
+                    if self.pause(waiter, None).await.is_err() {
                         return Err(error);
                     }
                 }
@@ -229,24 +249,28 @@ impl<G: Groups> Transactions<G> {
                 }
                 Attempt::Error(error) => return Err(error),
                 Attempt::Conflict { blocker, at } => {
-                    let parts = split.parts.iter().filter(|part| at.contains(&part.partition));
+                    let mut parts = split.parts.iter().filter(|part| at.contains(&part.partition));
                     let there = Touches::by(parts.clone().flat_map(|part| &part.operations));
-                    self.note_met(if at.is_empty() { &touches } else { &there }, &blocker);
-                    let wanted = parts.map(|part| (part.partition, Wanted::by(&part.operations)));
-                    let wanted = wanted.collect();
-                    self.give_way(&mut waiter, (&blocker, &touches), wanted).await?;
+                    self.note_met(if at.is_empty() { touches } else { &there }, &blocker);
+                    let first = parts.next();
+                    let place = first.map(|part| (part.partition, Wanted::by(&part.operations)));
+                    self.give_way(waiter, (&blocker, touches), place).await?;
                 }
                 Attempt::Unreachable { of, partition, oldest } => {
                     if self.is_there_again((of, partition), &oldest, deadline_ms).await {
-                        self.wait_on(&mut waiter, Holder::of(&oldest)).await?;
+                        self.pause(waiter, Holder::of(&oldest)).await?;
                     } else {
                         let cause = Cause::Unreachable { partition };
                         return Err(TransactionError::Refused { partition: of, cause });
                     }
                 }
                 // A session ended meanwhile: with the next one it is another transaction.
-                Attempt::Stale(_) if stale < 3 => stale += 1,
-                Attempt::Stale(error) => return Err(TransactionError::Call(error)),
+                Attempt::Stale(error) => {
+                    stale += 1;
+                    if stale > 3 && self.pause_after(stale, waiter, None).await.is_err() {
+                        return Err(TransactionError::Call(error));
+                    }
+                }
             }
         }
     }
@@ -273,11 +297,27 @@ impl<G: Groups> Transactions<G> {
         };
         let partition = self.groups().map().partition_of(key);
         let touches = Touches::of_key(key, !command.is_read());
-        let mut waiter = self.waiter(deadline_ms);
+        let mut waiter = self.waiter(false, deadline_ms);
+        let carried_out =
+            self.carry_out_one(command, (partition, &touches), fast, &mut waiter).await;
+        if carried_out.is_err() {
+            self.stop_waiting(waiter);
+        }
+        carried_out
+    }
+
+    async fn carry_out_one(
+        &self,
+        command: &StoreCommand,
+        (partition, touches): (PartitionId, &Touches),
+        fast: bool,
+        waiter: &mut Waiter,
+    ) -> Result<StoreReply, TransactionError> {
+        let deadline_ms = waiter.deadline_ms();
         let mut turns = Turns::default();
         loop {
             if waiter.has_waited() || !command.is_read() {
-                self.take_turns_once(&mut turns, &touches, &waiter).await?;
+                self.take_turns_once(&mut turns, touches, waiter).await?;
             }
             let is_fast = fast && command.is_read() && !waiter.is_patient();
             let mode = if is_fast { Mode::Fast } else { Mode::Ordered };
@@ -291,12 +331,9 @@ impl<G: Groups> Transactions<G> {
             else {
                 return Err(TransactionError::Nonsense);
             };
-            self.note_met(&touches, &blocker);
-            let wanted = match is_fast {
-                true => Vec::new(),
-                false => vec![(partition, Wanted::by_command(command))],
-            };
-            self.give_way(&mut waiter, (&blocker, &touches), wanted).await?;
+            self.note_met(touches, &blocker);
+            let place = (!is_fast).then(|| (partition, Wanted::by_command(command)));
+            self.give_way(waiter, (&blocker, touches), place).await?;
         }
     }
 
@@ -308,14 +345,17 @@ impl<G: Groups> Transactions<G> {
         oldest: &Blocker,
         deadline_ms: u64,
     ) -> bool {
-        let soon_ms = || deadline_ms.min(self.groups().now_ms() + LOOK_MS);
-        let rescue = match oldest {
-            Blocker::Transaction { intent, .. } => self.rescue(intent, soon_ms()).await,
-            Blocker::Ranges | Blocker::Other => Rescue::Failed,
-        };
-        match rescue {
-            Rescue::Ended | Rescue::Begun => true,
-            Rescue::Failed => self.introduce(partition, of, soon_ms()).await,
+        let soon_ms = deadline_ms.min(self.groups().now_ms() + LOOK_MS);
+        // What waits for a third one cannot be ended, which takes its time.
+        let introduced = pin!(self.introduce(partition, of, soon_ms));
+        let rescued = pin!(async {
+            let Blocker::Transaction { intent, .. } = oldest else { return false };
+            self.rescue(intent, soon_ms).await != Rescue::Failed
+        });
+        match select(introduced, rescued).await {
+            Either::Left((true, _)) | Either::Right((true, _)) => true,
+            Either::Left((false, rescued)) => rescued.await,
+            Either::Right((false, introduced)) => introduced.await,
         }
     }
 }

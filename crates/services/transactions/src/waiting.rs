@@ -1,12 +1,12 @@
 //! Waiting for locks that others have.
 //!
-//! Who meets somebody leaves a mark where he does, and looks there until he would get what he wants: while it stands others' transactions are not given it
-//! before him. The groups are asked one after the other from then on, so that all who want the same wait in the same one. Whoever has been in the way for
-//! long may be dead: then his transaction is ended. Where a group goes by older rules he pauses and tries again.
+//! Who meets somebody leaves a mark where he does, and looks there until he would get what he wants: while it stands others' transactions that come later
+//! are not given it before him. He waits in one group, and the groups are asked one after the other from then on, so that all who want the same wait in the
+//! same one, and nobody is first in one while he waits in another. What only one group carries out holds nothing: it waits for locks, not for marks. Whoever
+//! has been in the way for long may be dead: then his transaction is ended. Where a group goes by older rules he pauses and tries again.
 
 use crate::hot::Touches;
 use crate::{Groups, Holder, Rescue, TransactionError, Transactions};
-use futures_util::future::join_all;
 use perdura_client::{CallError, Refusal};
 use perdura_protocol::{PartitionId, RefusalReason, seeded};
 use perdura_store::partition::{
@@ -20,13 +20,7 @@ const PAUSE_MS: u64 = 4;
 /// ... so many times.
 const PAUSE_DOUBLINGS: u32 = 6;
 
-/// Who has a mark looks again after up to so long, milliseconds; ...
-const LOOK_MS: u64 = 3;
-
-/// ... and who has none after up to so long: somebody else comes first.
-const LOOK_LATER_MS: u64 = 60;
-
-/// These double with each so long that the same one holds it, milliseconds, ...
+/// When it is worth while to look again says the group; this doubles with each so long that the same one holds it, milliseconds, ...
 const DOUBLES_MS: u64 = 100;
 const LOOK_DOUBLINGS: u64 = 6;
 
@@ -69,10 +63,14 @@ impl Met {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     deadline_ms: u64,
+    /// Whether it would hold locks beyond a moment: then it also waits for others' marks.
+    holds: bool,
     conflicts: u32,
     met: Met,
     /// Nobody's transaction is ended before that, milliseconds.
     ends_at_ms: u64,
+    /// Where it may have marks.
+    marked: BTreeMap<PartitionId, Wanted>,
 }
 
 impl Waiter {
@@ -99,16 +97,6 @@ impl Waiter {
     }
 }
 
-/// What the groups say in which a call waits.
-enum Looked {
-    /// It would get all.
-    Free,
-    /// Some of it is held, or is another one's to have first; it is looked again after up to so long.
-    Waits { holders: Vec<Blocker>, most_ms: u64 },
-    /// They have no marks, or do not answer.
-    Unknown,
-}
-
 /// Whether a group refused a command since it knows of none like that.
 fn is_of_older_rules(error: &CallError) -> bool {
     let CallError::Refused { reason: Refusal::Ordered(RefusalReason::Service(why)), .. } = error
@@ -119,16 +107,23 @@ fn is_of_older_rules(error: &CallError) -> bool {
 }
 
 impl<G: Groups> Transactions<G> {
-    pub(crate) fn waiter(&self, deadline_ms: u64) -> Waiter {
-        Waiter { deadline_ms, conflicts: 0, met: Met::default(), ends_at_ms: 0 }
+    pub(crate) fn waiter(&self, holds: bool, deadline_ms: u64) -> Waiter {
+        Waiter {
+            deadline_ms,
+            holds,
+            conflicts: 0,
+            met: Met::default(),
+            ends_at_ms: 0,
+            marked: BTreeMap::new(),
+        }
     }
 
-    /// Somebody was in the way in these groups: ends what he left, or waits until it may be tried again.
+    /// Somebody was in the way, in a group where that is known: ends what he left, or waits until it may be tried again.
     pub(crate) async fn give_way(
         &self,
         waiter: &mut Waiter,
         (blocker, touches): (&Blocker, &Touches),
-        wanted: Vec<(PartitionId, Wanted)>,
+        place: Option<(PartitionId, Wanted)>,
     ) -> Result<(), TransactionError> {
         self.inner.state().counters.conflicts += 1;
         // That many ranges are read is no lock that somebody gives back soon.
@@ -137,53 +132,48 @@ impl<G: Groups> Transactions<G> {
         let is_first = waiter.conflicts + 1 < CONFLICTS_AT_ONCE && !self.is_crowded(touches);
         waiter.conflicts += 1;
         let with = Holder::of(blocker);
-        if !is_first && is_lock && !wanted.is_empty() {
+        if !is_first
+            && is_lock
+            && let Some(place) = place
+        {
             self.end_beside(waiter, blocker);
-            if self.look_until_free(waiter, wanted, with).await? {
+            if self.look_until_free(waiter, &place, with).await? {
                 return Ok(());
             }
         }
         if self.ends(waiter, blocker).await {
             return Ok(());
         }
-        self.pause(waiter.conflicts, with, waiter.deadline_ms).await
-    }
-
-    /// Others are most likely to be in the way in these groups: waits there until it may be tried.
-    pub(crate) async fn wait_for_place(
-        &self,
-        waiter: &mut Waiter,
-        wanted: Vec<(PartitionId, Wanted)>,
-    ) -> Result<(), TransactionError> {
-        self.look_until_free(waiter, wanted, None).await.map(|_| ())
+        self.pause_after(waiter.conflicts, waiter, with).await
     }
 
     /// Looks until it would get what it wants; false where nobody knows.
-    async fn look_until_free(
+    pub(crate) async fn look_until_free(
         &self,
         waiter: &mut Waiter,
-        wanted: Vec<(PartitionId, Wanted)>,
+        place: &(PartitionId, Wanted),
         mut with: Option<Holder>,
     ) -> Result<bool, TransactionError> {
-        let has_ranges = wanted.iter().any(|(_, wanted)| wanted.has_ranges());
-        for looks in 0.. {
-            let (holders, most_ms) = match self.leave_marks(waiter, &wanted).await {
-                Looked::Free => return Ok(true),
-                Looked::Unknown => return Ok(false),
-                Looked::Waits { holders, most_ms } => (holders, most_ms),
+        // Who waits in one group is first in none behind it: those who are might wait for him.
+        let behind = waiter.marked.split_off(&PartitionId(place.0.0 + 1));
+        self.leave_places(behind);
+        waiter.marked.insert(place.0, place.1.clone());
+        let most_looks = if place.1.has_ranges() { LOOKS_AT_RANGES } else { u32::MAX };
+        for _ in 0..most_looks {
+            let (again_ms, held_ms) = match self.leave_mark(waiter, place).await {
+                None => return Ok(false),
+                Some(Way::Free) => break,
+                Some(Way::Marked { .. }) if !waiter.holds => break,
+                Some(Way::Marked { again_ms }) => (again_ms, 0),
+                Some(Way::Held { blocker, again_ms }) => {
+                    with = Holder::of(&blocker).or(with);
+                    (again_ms, self.end_beside(waiter, &blocker))
+                }
             };
-            let mut held_ms = 0;
-            for holder in &holders {
-                with = Holder::of(holder).or(with);
-                held_ms = self.end_beside(waiter, holder).max(held_ms);
-            }
-            if has_ranges && looks >= LOOKS_AT_RANGES {
-                break;
-            }
             // Who holds it for long is looked at less often.
-            let most_ms = most_ms << (held_ms / DOUBLES_MS).min(LOOK_DOUBLINGS);
-            let pause_ms = 1 + self.groups().random(most_ms.min(LOOK_AT_MOST_MS));
-            self.pause_for(pause_ms, waiter, with).await?;
+            let doublings = (held_ms / DOUBLES_MS).min(LOOK_DOUBLINGS);
+            let most_ms = again_ms.min(LOOK_AT_MOST_MS) << doublings;
+            self.pause_up_to(most_ms.min(LOOK_AT_MOST_MS), waiter, with).await?;
         }
         Ok(true)
     }
@@ -214,76 +204,71 @@ impl<G: Groups> Transactions<G> {
             && self.rescue(intent, waiter.deadline_ms).await == Rescue::Ended
     }
 
-    /// Looks whether it would get what it wants, and leaves marks where it would not.
-    async fn leave_marks(&self, waiter: &Waiter, wanted: &[(PartitionId, Wanted)]) -> Looked {
+    /// Looks whether it would get what it wants, and leaves a mark where it would not; nothing if the group has none, or does not answer.
+    async fn leave_mark(
+        &self,
+        waiter: &Waiter,
+        (of, wanted): &(PartitionId, Wanted),
+    ) -> Option<Way> {
         let now_ms = self.groups().now_ms();
-        let is_unmarked = |(of, _): &(PartitionId, Wanted)| {
-            self.inner.state().unmarked.0.get(of).is_some_and(|until_ms| now_ms < *until_ms)
-        };
-        if wanted.iter().any(is_unmarked) || seeded!(NoMarksLeft) {
-            return Looked::Unknown;
+        let unmarked = self.inner.state().unmarked.0.get(of).copied();
+        if unmarked.is_some_and(|until_ms| now_ms < until_ms) || seeded!(NoMarksLeft) {
+            return None;
         }
-        let asked = wanted.iter().map(async |(of, wanted)| {
-            let mark = PartitionCommand::Mark { wanted: wanted.clone() };
-            (*of, self.ask(*of, &mark, waiter.deadline_ms).await)
-        });
-        let (mut holders, mut waits, mut most_ms) = (Vec::new(), false, 0);
-        for (of, answer) in join_all(asked).await {
-            match answer {
-                Ok((PartitionReply::Marked { way }, _)) => {
-                    let next_ms = match way {
-                        Way::Free => continue,
-                        Way::Held { blocker, marked } => {
-                            holders.push(blocker);
-                            if marked { LOOK_MS } else { LOOK_LATER_MS }
-                        }
-                        Way::Marked { again_ms } => LOOK_LATER_MS.min(again_ms),
-                    };
-                    waits = true;
-                    most_ms = next_ms.max(most_ms);
+        let mark = PartitionCommand::Mark { wanted: wanted.clone(), waits: true };
+        match self.ask(*of, &mark, waiter.deadline_ms).await {
+            Ok((PartitionReply::Marked { way }, _)) => Some(way),
+            Ok(_) => None,
+            Err(error) => {
+                if is_of_older_rules(&error) {
+                    self.inner.state().unmarked.0.insert(*of, now_ms + UNMARKED_MS);
                 }
-                Ok(_) => return Looked::Unknown,
-                Err(error) => {
-                    if is_of_older_rules(&error) {
-                        self.inner.state().unmarked.0.insert(of, now_ms + UNMARKED_MS);
-                    }
-                    return Looked::Unknown;
-                }
+                None
             }
         }
-        if waits { Looked::Waits { holders, most_ms } } else { Looked::Free }
+    }
+
+    /// A call is over, and waits nowhere any more.
+    pub(crate) fn stop_waiting(&self, waiter: Waiter) {
+        self.leave_places(waiter.marked);
+    }
+
+    fn leave_places(&self, marked: BTreeMap<PartitionId, Wanted>) {
+        for (of, wanted) in marked {
+            let this = self.clone();
+            let deadline_ms = self.groups().now_ms() + SUSPECT_MS;
+            self.groups().spawn(Box::pin(async move {
+                let leave = PartitionCommand::Mark { wanted, waits: false };
+                // Else its mark goes by itself.
+                drop(this.ask(of, &leave, deadline_ms).await);
+            }));
+        }
     }
 
     /// One more conflict: pauses, longer each time.
-    pub(crate) async fn wait_on(
+    pub(crate) async fn pause(
         &self,
         waiter: &mut Waiter,
         with: Option<Holder>,
     ) -> Result<(), TransactionError> {
         waiter.conflicts += 1;
-        self.pause(waiter.conflicts, with, waiter.deadline_ms).await
+        self.pause_after(waiter.conflicts, waiter, with).await
     }
 
-    /// Pauses after so many conflicts.
-    pub(crate) async fn pause(
+    /// Pauses after so many tries.
+    pub(crate) async fn pause_after(
         &self,
-        conflicts: u32,
+        tries: u32,
+        waiter: &Waiter,
         with: Option<Holder>,
-        deadline_ms: u64,
     ) -> Result<(), TransactionError> {
-        let now_ms = self.groups().now_ms();
-        if now_ms >= deadline_ms {
-            return Err(TransactionError::Conflict { tries: conflicts, with });
-        }
-        let most = PAUSE_MS << conflicts.min(PAUSE_DOUBLINGS);
-        let pause_ms = 1 + self.groups().random(most);
-        self.groups().sleep(pause_ms.min(deadline_ms - now_ms)).await;
-        Ok(())
+        self.pause_up_to(PAUSE_MS << tries.min(PAUSE_DOUBLINGS), waiter, with).await
     }
 
-    async fn pause_for(
+    /// Not beyond the deadline: there is nothing to be waited for then.
+    async fn pause_up_to(
         &self,
-        pause_ms: u64,
+        most_ms: u64,
         waiter: &Waiter,
         with: Option<Holder>,
     ) -> Result<(), TransactionError> {
@@ -291,6 +276,7 @@ impl<G: Groups> Transactions<G> {
         if now_ms >= waiter.deadline_ms {
             return Err(TransactionError::Conflict { tries: waiter.conflicts, with });
         }
+        let pause_ms = 1 + self.groups().random(most_ms);
         self.groups().sleep(pause_ms.min(waiter.deadline_ms - now_ms)).await;
         Ok(())
     }

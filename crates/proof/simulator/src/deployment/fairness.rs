@@ -6,7 +6,6 @@ use super::{Deployment, Role};
 use crate::report::Mark;
 use crate::violation::Broken;
 use crate::world::World;
-use perdura_store::StoreCommand;
 
 /// Groups that are not up by then are not waited for, microseconds.
 const UP_US: u64 = 15_000_000;
@@ -71,16 +70,7 @@ impl Deployment {
                 Some(Told::Unknown(_)) => true,
                 Some(_) => false,
             };
-            // Who reads all keys of a range with locks is in the way of any mark there.
-            let has_ranges = |one: &Operation| match &one.asked {
-                StoreCommand::Transaction(transaction) => {
-                    let mut all = transaction.operations.iter();
-                    all.any(|one| matches!(one, perdura_store::Operation::ReadRange { .. }))
-                }
-                _ => false,
-            };
             let begun = history.operations.iter().filter(|one| one.invoked_ms >= from_ms);
-            let begun = begun.filter(|one| !has_ranges(one));
             let kept = begun.filter(is_in_vain).find(|one| waited_ms(one) > WAITS_MS);
             kept.map(|one| format!("{one:?} was kept waiting for {} ms", waited_ms(one)))
         };

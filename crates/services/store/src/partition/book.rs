@@ -12,15 +12,15 @@
 //! | `e` | since before when what is pending has expired |
 //! | `l`, client key | its floor, from version 2 on |
 //! | `x`, partition | it has ended, from version 3 on |
-//! | `k`, digest of a key | the mark on it, from version 3 on |
-//! | `b`, digest of a key, client key | until when the client leaves no mark on it, from version 3 on |
+//! | `k`, number | the mark that was left as that one, from version 3 on |
+//! | `b`, client key | until when its marks count for itself alone, from version 3 on |
 //! | `s`, session | behind which of its transactions the next command to forget begins, from version 2 on |
 
 use super::caps::Cap;
 use super::certificate::SignedMembers;
 use super::intent::{Intent, TransactionId};
 use super::limits::HELD_PIECE_BYTES;
-use super::marks::{Change, Mark, Marks, Pause};
+use super::marks::{Change, Mark, Marks};
 use super::records::{Held, Record, Stop};
 use crate::limits::ENTRY_OVERHEAD_BYTES;
 use crate::map::SegmentMap;
@@ -48,8 +48,8 @@ enum Key {
     Floor(PublicKey),
     Stop(SessionId),
     Ended(PartitionId),
-    Mark(Digest),
-    Pause(Pause),
+    Mark(u64),
+    Pause(PublicKey),
 }
 
 impl Key {
@@ -86,13 +86,12 @@ impl Key {
                 out.push(b'x');
                 out.extend_from_slice(&partition.0.to_be_bytes());
             }
-            Key::Mark(key) => {
+            Key::Mark(number) => {
                 out.push(b'k');
-                key.encode(&mut out);
+                out.extend_from_slice(&number.to_be_bytes());
             }
-            Key::Pause((key, client)) => {
+            Key::Pause(client) => {
                 out.push(b'b');
-                key.encode(&mut out);
                 client.encode(&mut out);
             }
             Key::Expired => out.push(b'e'),
@@ -129,11 +128,8 @@ impl Key {
             b'u' => partition(rest).map(Key::Heard),
             b'l' => rest.try_into().ok().map(PublicKey).map(Key::Floor),
             b'x' => partition(rest).map(Key::Ended),
-            b'k' => digest(rest).map(Key::Mark),
-            b'b' => {
-                let (key, client) = rest.split_at_checked(32)?;
-                Some(Key::Pause((digest(key)?, client.try_into().ok().map(PublicKey)?)))
-            }
+            b'k' => rest.try_into().ok().map(u64::from_be_bytes).map(Key::Mark),
+            b'b' => rest.try_into().ok().map(PublicKey).map(Key::Pause),
             b'e' => rest.is_empty().then_some(Key::Expired),
             _ => None,
         }
@@ -230,10 +226,10 @@ impl Book {
 
     pub(crate) fn put_change_of_marks(&mut self, change: Change) {
         match change {
-            Change::Mark(key, Some(mark)) => self.put(Key::Mark(key), &mark),
-            Change::Mark(key, None) => self.remove(Key::Mark(key)),
-            Change::Pause(pause, Some(until)) => self.put(Key::Pause(pause), &until),
-            Change::Pause(pause, None) => self.remove(Key::Pause(pause)),
+            Change::Mark(number, Some(mark)) => self.put(Key::Mark(number), &mark),
+            Change::Mark(number, None) => self.remove(Key::Mark(number)),
+            Change::Pause(client, Some(until)) => self.put(Key::Pause(client), &until),
+            Change::Pause(client, None) => self.remove(Key::Pause(client)),
         }
     }
 
@@ -318,16 +314,11 @@ impl Book {
                     contents.stops.insert(session, stop);
                 }
                 Key::Ended(partition) => drop(contents.ended.insert(partition)),
-                Key::Mark(key) => {
-                    let mark = Mark::from_bytes(bytes).map_err(malformed)?;
-                    if Digest::of(mark.key()) != key {
-                        return Err(CONTRADICTION);
-                    }
-                    contents.marks.insert(mark);
+                Key::Mark(number) => {
+                    contents.marks.insert(number, Mark::from_bytes(bytes).map_err(malformed)?);
                 }
-                Key::Pause(pause) => {
-                    let until = Time::from_bytes(bytes).map_err(malformed)?;
-                    contents.marks.insert_pause(pause, until);
+                Key::Pause(client) => {
+                    contents.marks.pause(client, Time::from_bytes(bytes).map_err(malformed)?);
                 }
                 Key::Expired => contents.expired = Time::from_bytes(bytes).map_err(malformed)?,
                 Key::Heard(partition) => {

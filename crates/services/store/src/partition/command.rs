@@ -7,9 +7,11 @@ use super::locks::Touched;
 use super::statement::{Signed, Statement};
 use crate::plan::Seen;
 use crate::{Operation, StoreCommand, Transaction};
+use bytes::Bytes;
 use perdura_protocol::codec::encode_list;
 use perdura_protocol::{
-    Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Slot, Time, seeded,
+    Decode, DecodeError, Digest, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Slot,
+    Time, seeded,
 };
 
 /// The keys and ranges that a transaction touches in a partition, and what it does with them.
@@ -35,24 +37,39 @@ impl Wanted {
     }
 
     /// How many keys and ranges it names.
+    pub(crate) fn keys(&self) -> usize {
+        self.0.count()
+    }
+
+    /// Bytes of the keys that it names, with what tells their lengths.
     #[must_use]
-    pub fn keys(&self) -> usize {
-        let Touched { reads, writes, intervals } = &self.0;
-        reads.len() + writes.len() + intervals.len()
+    pub fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// What the caller is known by who wants this.
+    pub(crate) fn digest(&self) -> Digest {
+        Digest::of(&self.0.to_bytes())
+    }
+
+    /// Of a command of one key.
+    pub(crate) fn of_key(key: &[u8], is_written: bool) -> Wanted {
+        let mut touched = Touched::default();
+        let keys = if is_written { &mut touched.writes } else { &mut touched.reads };
+        keys.insert(Bytes::copy_from_slice(key));
+        Wanted(touched)
     }
 
     /// Of a command of every store.
     #[must_use]
     pub fn by_command(command: &StoreCommand) -> Wanted {
-        let mut touched = Touched::default();
         match command {
-            StoreCommand::Get { key } => drop(touched.reads.insert(key.clone())),
+            StoreCommand::Get { key } => Wanted::of_key(key, false),
             StoreCommand::Put { key, .. } | StoreCommand::Delete { key } => {
-                touched.writes.insert(key.clone());
+                Wanted::of_key(key, true)
             }
-            StoreCommand::Transaction(transaction) => return Wanted::by(&transaction.operations),
+            StoreCommand::Transaction(transaction) => Wanted::by(&transaction.operations),
         }
-        Wanted(touched)
     }
 }
 
@@ -133,6 +150,8 @@ pub enum PartitionCommand {
     Mark {
         /// What he waits for.
         wanted: Wanted,
+        /// Whether he does; else he waits no longer.
+        waits: bool,
     },
     /// The pending transactions behind one, oldest first. A read.
     Pending {
@@ -372,9 +391,10 @@ impl Encode for PartitionCommand {
                 out.push(30);
                 partition.encode(out);
             }
-            PartitionCommand::Mark { wanted } => {
+            PartitionCommand::Mark { wanted, waits } => {
                 out.push(31);
                 wanted.0.encode(out);
+                waits.encode(out);
             }
         }
     }
@@ -425,7 +445,10 @@ impl Decode for PartitionCommand {
                 operations: reader.list("operations", crate::limits::OPERATIONS, 5)?,
             },
             30 => PartitionCommand::End { partition: Decode::decode(reader)? },
-            31 => PartitionCommand::Mark { wanted: Wanted(Decode::decode(reader)?) },
+            31 => PartitionCommand::Mark {
+                wanted: Wanted(Decode::decode(reader)?),
+                waits: Decode::decode(reader)?,
+            },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

@@ -54,8 +54,14 @@ pub const LOOKED_AT: usize = 4096;
 /// Bytes of a piece in which what a pending transaction holds is kept.
 pub const HELD_PIECE_BYTES: usize = 256 * 1024;
 
-/// Marks of those who wait for locks that there are at most, with those that have been there and must not be left again for a while.
+/// Marks of those who wait for locks that there are at most.
 pub const MARKS: usize = 4096;
 
 /// Of these those of one client key.
-pub const MARKS_PER_CLIENT: usize = 16;
+pub const MARKS_PER_CLIENT: usize = 64;
+
+/// Keys and ranges that a mark is on: of who wants more it is on the key where he last met somebody.
+pub const KEYS_OF_A_MARK: usize = 64;
+
+/// Their bytes, likewise.
+pub const BYTES_OF_A_MARK: usize = 8 * 1024;

@@ -48,6 +48,20 @@ impl Touched {
         touched.reads.retain(|key| !touched.writes.contains(key));
         touched
     }
+
+    /// How many keys and ranges there are.
+    pub(crate) fn count(&self) -> usize {
+        self.reads.len() + self.writes.len() + self.intervals.len()
+    }
+
+    /// How many bytes they have, with what tells their lengths.
+    pub(crate) fn bytes(&self) -> usize {
+        let key = |key: &Bytes| 4 + key.len();
+        let interval =
+            |one: &Interval| 9 + one.start.len() + one.end.as_ref().map_or(0, Bytes::len);
+        let keys = self.reads.iter().chain(&self.writes).map(key).sum::<usize>();
+        keys + self.intervals.iter().map(interval).sum::<usize>()
+    }
 }
 
 impl Encode for Touched {
@@ -57,30 +71,39 @@ impl Encode for Touched {
             keys.iter().for_each(|key| encode_bytes(key, out));
         }
         encode_count(self.intervals.len(), out);
-        for Interval { start, end } in &self.intervals {
-            encode_bytes(start, out);
-            end.is_some().encode(out);
-            end.iter().for_each(|end| encode_bytes(end, out));
-        }
+        self.intervals.iter().for_each(|interval| interval.encode(out));
     }
+}
+
+impl Encode for Interval {
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_bytes(&self.start, out);
+        self.end.is_some().encode(out);
+        self.end.iter().for_each(|end| encode_bytes(end, out));
+    }
+}
+
+impl Decode for Interval {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let start = key_or_end(reader)?;
+        let end = if bool::decode(reader)? { Some(key_or_end(reader)?) } else { None };
+        Ok(Interval { start, end })
+    }
+}
+
+/// One byte more than a key: the end of an interval that a last key was given of.
+fn key_or_end(reader: &mut Reader) -> Result<Bytes, DecodeError> {
+    reader.bytes("key", crate::limits::KEY_BYTES + 1)
 }
 
 impl Decode for Touched {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        // One byte more than a key: the end of an interval that a last key was given of.
-        let key = |reader: &mut Reader| reader.bytes("key", crate::limits::KEY_BYTES + 1);
         let keys = |reader: &mut Reader| {
             let count = reader.count("keys", crate::limits::OPERATIONS, 4)?;
-            (0..count).map(|_| key(reader)).collect::<Result<BTreeSet<Bytes>, DecodeError>>()
+            (0..count).map(|_| key_or_end(reader)).collect::<Result<BTreeSet<Bytes>, DecodeError>>()
         };
         let (reads, writes) = (keys(reader)?, keys(reader)?);
-        let count = reader.count("intervals", crate::limits::OPERATIONS, 5)?;
-        let mut intervals = Vec::with_capacity(count);
-        for _ in 0..count {
-            let start = key(reader)?;
-            let end = if bool::decode(reader)? { Some(key(reader)?) } else { None };
-            intervals.push(Interval { start, end });
-        }
+        let intervals = reader.list("intervals", crate::limits::OPERATIONS, 5)?;
         Ok(Touched { reads, writes, intervals })
     }
 }
@@ -126,7 +149,8 @@ impl Locks {
         self.intervals.over(key)
     }
 
-    fn against_interval(&self, interval: &Interval) -> Option<TransactionId> {
+    /// Somebody who holds a key in an interval that he writes.
+    pub(crate) fn against_interval(&self, interval: &Interval) -> Option<TransactionId> {
         self.writer_in(interval).map(|(_, id)| id)
     }
 

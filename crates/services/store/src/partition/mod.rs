@@ -20,6 +20,7 @@
 //! leaves no record, but raises the client's *floor*. Of its sessions up to there nothing is prepared any more of which there is no record, so
 //! that the vote to abort is final.
 
+mod administrator;
 mod book;
 mod caps;
 mod certificate;
@@ -291,9 +292,14 @@ impl Partition {
             PartitionCommand::Expire { transaction } => Ok(self.expire(transaction)),
             PartitionCommand::Fence { session, below } => Ok(self.fence(asker, session, below)),
             PartitionCommand::End { partition } => self.end_partition(asker, partition),
-            PartitionCommand::Mark { wanted } => {
+            PartitionCommand::Mark { wanted, waits } => {
                 self.admit(asker.session.client)?;
-                self.mark(&entries, asker, &wanted)
+                asker.meter.charge(marks::KEY_COST * wanted.keys())?;
+                if waits {
+                    self.mark(&entries, asker, &wanted)
+                } else {
+                    Ok(self.unmark(asker.session, &wanted))
+                }
             }
             PartitionCommand::Forget { session, fences } => self.forget(asker, session, &fences),
             PartitionCommand::Members(newest) => self.learn(asker, newest),
@@ -452,6 +458,13 @@ impl Partition {
     fn end(&mut self, map: &mut SegmentMap, transaction: TransactionId, commit: bool) {
         let Some(held) = self.records.finish(transaction, commit) else { return };
         self.locks.release(transaction, &held.touched);
+        let intent = self.records.get(transaction).map(|record| &record.intent);
+        let own = intent.and_then(|intent| {
+            intent.participant(self.place.partition).map(|one| intent.session(one))
+        });
+        if let Some(session) = own.filter(|session| self.has_mark(*session)) {
+            self.given_back(session, transaction, commit);
+        }
         if commit {
             // Its room was reserved.
             self.write_all(map, &held.writes);
@@ -545,91 +558,10 @@ impl Partition {
 
     /// A session is over: nothing of it comes any more.
     pub(crate) fn session_ended(&mut self, session: SessionId) {
+        self.forget_marks(session);
         if self.fences.remove(&session).is_some() {
             self.book.put_fence(session, None);
         }
-    }
-
-    fn end_partition(
-        &mut self,
-        asker: &Asker<'_>,
-        partition: PartitionId,
-    ) -> Result<PartitionReply, String> {
-        if asker.session.client != asker.administrator {
-            return Err("only the administrator may say that a partition has ended".into());
-        }
-        if partition == self.place.partition || partition.index() >= self.place.map.partitions() {
-            return Err(format!("partition {} is no other one", partition.0));
-        }
-        if self.ended.insert(partition) {
-            self.book.put_ended(partition);
-        }
-        Ok(PartitionReply::Ended { partition })
-    }
-
-    fn learn(
-        &mut self,
-        asker: &Asker<'_>,
-        newest: SignedMembers,
-    ) -> Result<PartitionReply, String> {
-        if newest.administrator != asker.administrator {
-            return Err("this is not the administrator's word".into());
-        }
-        let members = &newest.members;
-        let partition = members.partition;
-        let Some(known) = self.members.get_mut(&partition) else {
-            return Err(format!("there is no partition {}", partition.0));
-        };
-        if members.configuration == known.configuration && members.keys != known.keys {
-            return Err(format!(
-                "configuration {} of partition {} has other members: the administrator's key was used for two",
-                members.configuration, partition.0
-            ));
-        }
-        let has_word = self.words.contains_key(&partition);
-        if members.configuration > known.configuration || (has_word && members == known) {
-            // The same once more may be the word of a new administrator.
-            *known = members.clone();
-            self.book.put_members(&newest);
-            self.words.insert(partition, newest);
-        }
-        Ok(PartitionReply::Known {
-            partition,
-            configuration: self.members[&partition].configuration,
-        })
-    }
-
-    fn force(
-        &mut self,
-        map: &mut SegmentMap,
-        asker: &Asker<'_>,
-        intent: Intent,
-        commit: bool,
-    ) -> Result<PartitionReply, String> {
-        if asker.session.client != asker.administrator {
-            return Err("only the administrator may end a transaction without the votes".into());
-        }
-        self.check_intent(&intent)?;
-        let transaction = intent.id();
-        match self.records.get(transaction).map(|record| record.outcome) {
-            Some(Some(committed)) if committed != commit => {
-                let decided = if committed { "committed" } else { "aborted" };
-                return Err(format!("it was {decided} in partition {}", self.place.partition.0));
-            }
-            Some(Some(_)) => {}
-            Some(None) => {
-                self.tally.forced();
-                self.end(map, transaction, commit);
-            }
-            None if commit => {
-                let partition = self.place.partition.0;
-                return Err(format!(
-                    "partition {partition} has no part of it that could be committed"
-                ));
-            }
-            None => self.remember_abort(transaction, intent, Reason::Resolved),
-        }
-        Ok(PartitionReply::Finished { transaction, committed: commit })
     }
 
     /// The partition whose book this is.

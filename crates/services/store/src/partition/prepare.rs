@@ -3,6 +3,7 @@
 use super::book::bytes_added;
 use super::caps::Cap;
 use super::certificate::Certificate;
+use super::command::Wanted;
 use super::intent::{Intent, digest_of_part};
 use super::locks::Touched;
 use super::records::{Held, Record, Taken};
@@ -80,9 +81,19 @@ impl Partition {
         }
         self.check_nonces(&intent, asker.time)?;
         self.has_place_for_record(intent.client)?;
-        match self.consider(&entries, &intent, (&transaction_part, asker), others.is_some()) {
+        // Of who waits.
+        let wanted = self.has_mark(session).then(|| Wanted::by(operations));
+        let whose = (&transaction_part, wanted.as_ref());
+        let considered = self.consider(&entries, &intent, (whose, asker), others.is_some());
+        if let Some(wanted) = &wanted {
+            match &considered {
+                Err(Reason::Conflict(_)) => {}
+                Ok(_) if others.is_none() => self.taken(session, wanted, transaction),
+                _ => self.answered(session, wanted),
+            }
+        }
+        match considered {
             Ok((held, results)) if others.is_some() => {
-                self.served(session, &held.touched);
                 let (vote, since) = (Vote::Commit, self.now);
                 self.tally.voted(&vote);
                 self.tally.ended_by_client(true);
@@ -94,7 +105,6 @@ impl Partition {
                 Ok(voted(Vote::Commit, Some(results)))
             }
             Ok((held, results)) => {
-                self.served(session, &held.touched);
                 self.locks.take(transaction, &held.touched);
                 let (vote, since) = (Vote::Commit, self.now);
                 self.tally.voted(&vote);
@@ -140,7 +150,7 @@ impl Partition {
         &mut self,
         entries: &Entries<'_>,
         intent: &Intent,
-        (transaction, asker): (&Transaction, &Asker<'_>),
+        ((transaction, wanted), asker): ((&Transaction, Option<&Wanted>), &Asker<'_>),
         decides: bool,
     ) -> Result<(Held, Vec<OperationResult>), Reason> {
         self.have_not_ended(intent)?;
@@ -165,9 +175,13 @@ impl Partition {
         if let Some(operation) = failed {
             return Err(Reason::Failed { operation });
         }
-        self.charge_for_marks(asker.meter, &touched).map_err(|_| Reason::TooMuch)?;
-        if !decides && self.is_marked_by_others(asker.session, &touched) {
-            return Err(Reason::Conflict(Blocker::Other));
+        if !decides {
+            let whose = (asker.session, wanted);
+            match self.is_marked_by_others(whose, &touched, asker.meter) {
+                Ok(false) => {}
+                Ok(true) => return Err(Reason::Conflict(Blocker::Other)),
+                Err(_) => return Err(Reason::TooMuch),
+            }
         }
         let growth = |grown: u64, (key, value): (&Bytes, &Option<Bytes>)| {
             let bytes = |value: &[u8]| entry_bytes(key, value) as u64;

@@ -208,12 +208,12 @@ pub enum Way {
     Held {
         /// Which.
         blocker: Blocker,
-        /// Whether there is a mark of his on the key now. There is none where somebody else has one, where he had one for too long, and where there are too many.
-        marked: bool,
+        /// When it is worth while to ask again, milliseconds.
+        again_ms: u64,
     },
     /// Nobody holds it, but one who has waited before is to have it first.
     Marked {
-        /// For so long at most, milliseconds, if he does not come back.
+        /// The same.
         again_ms: u64,
     },
 }
@@ -518,10 +518,10 @@ impl Encode for Way {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Way::Free => out.push(0),
-            Way::Held { blocker, marked } => {
+            Way::Held { blocker, again_ms } => {
                 out.push(1);
                 blocker.encode(out);
-                marked.encode(out);
+                again_ms.encode(out);
             }
             Way::Marked { again_ms } => {
                 out.push(2);
@@ -535,9 +535,10 @@ impl Decode for Way {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         match u8::decode(reader)? {
             0 => Ok(Way::Free),
-            1 => {
-                Ok(Way::Held { blocker: Decode::decode(reader)?, marked: Decode::decode(reader)? })
-            }
+            1 => Ok(Way::Held {
+                blocker: Decode::decode(reader)?,
+                again_ms: Decode::decode(reader)?,
+            }),
             2 => Ok(Way::Marked { again_ms: Decode::decode(reader)? }),
             tag => Err(DecodeError::UnknownTag(tag)),
         }

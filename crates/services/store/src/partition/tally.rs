@@ -113,7 +113,7 @@ impl Partition {
         let age_ms = |since: Time| self.now.0.saturating_sub(since.0);
         let oldest_ms = self.records.oldest_over().map_or(0, age_ms);
         let capped = "Clients that may have fewer than the usual number of transactions pending: others had to end some that they left.";
-        let marks = "Keys on which somebody who waits for a lock has left a mark.";
+        let marks = "Callers who wait for locks.";
         let blocked =
             "Commands of this partition alone that were in the way of a pending transaction.";
         let forgotten = "Transactions that were forgotten.";

@@ -81,8 +81,8 @@ fn commands_are_decoded_as_they_were_encoded() {
         PartitionCommand::Force { intent, commit: true },
         PartitionCommand::Validate { since: Slot(7), operations: parts[0].1.clone() },
         PartitionCommand::End { partition: partition(1) },
-        PartitionCommand::Mark { wanted: Wanted::by(&parts[0].1) },
-        PartitionCommand::Mark { wanted: Wanted::by(&[]) },
+        PartitionCommand::Mark { wanted: Wanted::by(&parts[0].1), waits: true },
+        PartitionCommand::Mark { wanted: Wanted::by(&[]), waits: false },
     ]);
 }
 
@@ -141,7 +141,7 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
         PartitionReply::Validated { holds: true },
         PartitionReply::Ended { partition: partition(1) },
         PartitionReply::Marked { way: Way::Free },
-        PartitionReply::Marked { way: Way::Held { blocker: by(8), marked: true } },
+        PartitionReply::Marked { way: Way::Held { blocker: by(8), again_ms: 3 } },
         PartitionReply::Marked { way: Way::Marked { again_ms: 5 } },
         PartitionReply::Known { partition: partition(1), configuration: 3 },
         PartitionReply::Outdated { partition: partition(1), configuration: 3 },

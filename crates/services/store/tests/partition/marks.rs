@@ -1,7 +1,7 @@
 //! Who waits for a lock leaves a mark (version 3 of the store).
 
 use super::world::*;
-use crate::support::{bytes, range, read, write};
+use crate::support::{bytes, cmp, range, read, write};
 use perdura_execution::Service;
 use perdura_protocol::{PublicKey, SessionId};
 use perdura_store::partition::{
@@ -12,7 +12,7 @@ use perdura_store::{Operation, StoreCommand, Transaction};
 /// What is in the way.
 fn mark(world: &mut World, who: SessionId, operations: &[Operation]) -> Way {
     let wanted = Wanted::by(operations);
-    match world.ask(0, who, &PartitionCommand::Mark { wanted }) {
+    match world.ask(0, who, &PartitionCommand::Mark { wanted, waits: true }) {
         PartitionReply::Marked { way } => way,
         other => panic!("{other:?}"),
     }
@@ -53,7 +53,37 @@ fn is_granted(world: &mut World, who: SessionId, counter: u64, operations: Vec<O
 }
 
 fn is_marked(way: &Way) -> bool {
-    matches!(way, Way::Held { marked: true, .. })
+    match way {
+        Way::Free => false,
+        // Else it need not look again soon.
+        Way::Held { again_ms, .. } | Way::Marked { again_ms } => *again_ms < 60,
+    }
+}
+
+/// Ends what somebody prepared with that number.
+fn end(world: &mut World, who: SessionId, counter: u64, operations: Vec<Operation>, commit: bool) {
+    let read_only = only_reads(&operations);
+    let parts = [(0, operations), (1, vec![read("b1")])];
+    let intent = world.intent(who, counter, read_only, &parts);
+    let vote = Statement::Vote { transaction: intent.id(), commit };
+    let votes = if read_only { Vec::new() } else { vec![world.certificate(1, &vote)] };
+    world.finish(0, who, (intent.id(), commit), &votes);
+}
+
+fn finish(world: &mut World, who: SessionId, counter: u64, operations: Vec<Operation>) {
+    end(world, who, counter, operations, true);
+}
+
+fn writes(key: &str) -> Vec<Operation> {
+    vec![write(key, "1", false)]
+}
+
+fn reads(key: &str) -> Vec<Operation> {
+    vec![read(key)]
+}
+
+fn put(key: &str) -> StoreCommand {
+    StoreCommand::Put { key: bytes(key), value: bytes("1") }
 }
 
 /// Readers come and go without end, and one at least holds the key at each moment.
@@ -61,153 +91,322 @@ fn is_marked(way: &Way) -> bool {
 fn one_who_writes_gets_in_though_readers_never_end() {
     let mut world = World::new(2);
     let (readers, writer) = (client(1), client(99));
-    let (first, voted) = prepare(&mut world, readers, 1, vec![read("a1")]);
-    assert!(is_commit(&voted));
-    assert!(matches!(world.put("a1", "1"), Plain::Blocked(_)));
-    assert!(is_granted(&mut world, readers, 2, vec![read("a1")]), "nobody is known to wait");
-    let way = mark(&mut world, writer, &[write("a1", "1", false)]);
-    assert!(is_marked(&way), "{way:?}");
+    assert!(is_granted(&mut world, readers, 1, reads("a1")));
+    assert!(matches!(world.plain_by(0, writer, &put("a1")), Plain::Blocked(_)));
+    assert!(is_granted(&mut world, readers, 2, reads("a1")), "nobody is known to wait");
+    assert!(is_marked(&mark(&mut world, writer, &writes("a1"))));
     world.restart();
-    assert!(!is_granted(&mut world, readers, 3, vec![read("a1")]));
+    assert!(!is_granted(&mut world, readers, 3, reads("a1")));
     assert!(!is_granted(&mut world, readers, 4, vec![range("a", None, 9, false)]));
-    assert!(is_granted(&mut world, readers, 5, vec![read("a2")]), "that is another key");
-    world.finish(0, readers, (first.id(), true), &[]);
-    assert!(matches!(world.put("a1", "1"), Plain::Blocked(_)));
-    let second = reader_of_a1(&world, readers, 2);
-    world.finish(0, readers, (second.id(), true), &[]);
-    assert_eq!(world.put("a1", "1"), PUT);
+    assert!(is_granted(&mut world, readers, 5, reads("a2")), "that is another key");
+    finish(&mut world, readers, 1, reads("a1"));
+    assert!(matches!(world.plain_by(0, writer, &put("a1")), Plain::Blocked(_)));
+    finish(&mut world, readers, 2, reads("a1"));
+    assert!(!is_granted(&mut world, readers, 6, reads("a1")));
+    assert_eq!(world.plain_by(0, writer, &put("a1")), PUT);
     // It has what it waited for.
-    assert!(is_granted(&mut world, readers, 6, vec![read("a1")]));
-}
-
-/// What it prepared with that number.
-fn reader_of_a1(world: &World, who: SessionId, counter: u64) -> Intent {
-    let parts = [(0, vec![read("a1")]), (1, vec![read("b1")])];
-    world.intent(who, counter, true, &parts)
+    assert!(is_granted(&mut world, readers, 7, reads("a1")));
 }
 
 #[test]
 fn who_reads_waits_for_no_mark_of_one_who_reads() {
     let mut world = World::new(2);
-    let (intent, voted) = prepare(&mut world, client(1), 1, vec![write("a1", "1", false)]);
-    assert!(is_commit(&voted));
-    let way = mark(&mut world, client(2), &[range("a", Some("b"), 9, false)]);
-    assert!(is_marked(&way));
-    let vote = Statement::Vote { transaction: intent.id(), commit: false };
-    let votes = [world.certificate(1, &vote)];
-    world.finish(0, client(1), (intent.id(), false), &votes);
-    assert!(!is_granted(&mut world, client(3), 1, vec![write("a1", "1", false)]));
-    assert!(is_granted(&mut world, client(3), 2, vec![read("a1")]));
+    assert!(is_granted(&mut world, client(1), 1, writes("a1")));
+    let all = || vec![range("a", Some("b"), 9, false)];
+    assert!(is_marked(&mark(&mut world, client(2), &all())));
+    finish(&mut world, client(1), 1, writes("a1"));
+    assert!(!is_granted(&mut world, client(3), 1, writes("a1")));
+    assert!(!is_granted(&mut world, client(3), 2, writes("a7")));
+    assert!(is_granted(&mut world, client(3), 3, reads("a1")));
     // What holds nothing beyond its slot is not hindered.
-    assert_eq!(world.transact(0, vec![read("a1")]), world.transact(0, vec![read("a1")]));
+    assert!(matches!(world.put("a7", "1"), PUT));
     // Nor is who has it.
-    assert!(is_granted(&mut world, client(2), 1, vec![range("a", Some("b"), 9, false)]));
+    assert!(is_granted(&mut world, client(2), 1, all()));
 }
 
 #[test]
-fn the_first_one_to_wait_comes_first() {
+fn they_come_in_the_order_of_their_marks() {
     let mut world = World::new(2);
-    let (_, held) = prepare(&mut world, client(7), 1, vec![read("a1")]);
-    assert!(is_commit(&held));
-    let wants = [write("a1", "1", false)];
-    let [first, second] = [client(1), client(2)];
-    assert!(is_marked(&mark(&mut world, first, &wants)));
-    assert!(!is_marked(&mark(&mut world, second, &wants)));
-    let intent = reader_of_a1(&world, client(7), 1);
-    world.finish(0, client(7), (intent.id(), true), &[]);
-    let way = mark(&mut world, second, &wants);
-    assert!(matches!(way, Way::Marked { again_ms: 1..=1_000 }), "{way:?}");
-    assert!(!is_granted(&mut world, second, 1, wants.to_vec()));
-    // As long as he asks it stands, also when nobody is in his way any more.
-    for _ in 0..4 {
-        world.pass(900);
-        assert_eq!(mark(&mut world, first, &wants), Way::Free);
+    let [holder, first, second, third, late] = [7, 1, 2, 3, 4].map(client);
+    assert!(is_granted(&mut world, holder, 1, reads("a1")));
+    for who in [first, second, third] {
+        assert!(is_marked(&mark(&mut world, who, &writes("a1"))));
     }
-    assert!(!is_granted(&mut world, second, 2, wants.to_vec()));
-    // Reading is not what he waits for.
-    let get = StoreCommand::Get { key: bytes("a1") };
-    world.plain_by(0, first, &get);
-    assert!(!is_granted(&mut world, second, 3, wants.to_vec()));
-    assert!(is_granted(&mut world, first, 1, wants.to_vec()));
-    let transaction = world.intent(first, 1, false, &[(0, wants.to_vec()), (1, vec![read("b1")])]);
-    let vote = Statement::Vote { transaction: transaction.id(), commit: false };
-    let votes = [world.certificate(1, &vote)];
-    world.finish(0, first, (transaction.id(), false), &votes);
-    assert!(is_granted(&mut world, second, 4, wants.to_vec()), "he had his turn");
+    finish(&mut world, holder, 1, reads("a1"));
+    world.restart();
+    // How many come before: it is worth while to look again after as many turns.
+    let way = mark(&mut world, third, &writes("a1"));
+    assert_eq!(way, Way::Marked { again_ms: 18 });
+    assert!(!is_granted(&mut world, third, 1, writes("a1")));
+    assert!(!is_granted(&mut world, late, 1, writes("a1")));
+    assert!(!is_granted(&mut world, late, 2, reads("a1")));
+    assert_eq!(mark(&mut world, first, &writes("a1")), Way::Free);
+    for (who, next) in [(first, second), (second, third), (third, late)] {
+        assert!(is_granted(&mut world, who, 3, writes("a1")));
+        mark(&mut world, next, &writes("a1"));
+        // Whoever had his turn comes behind all others.
+        finish(&mut world, who, 3, writes("a1"));
+        assert!(!is_granted(&mut world, who, 4, writes("a1")));
+    }
+    assert!(is_granted(&mut world, late, 3, writes("a1")));
+}
+
+/// Each met another holder first, at another key.
+#[test]
+fn two_who_want_the_same_keys_do_not_wait_for_each_other() {
+    let mut world = World::new(2);
+    let [x, y, first, second] = [7, 8, 1, 2].map(client);
+    let both = || vec![write("a1", "1", false), write("a2", "1", false)];
+    assert!(is_granted(&mut world, x, 1, writes("a1")));
+    assert!(is_marked(&mark(&mut world, first, &both())));
+    finish(&mut world, x, 1, writes("a1"));
+    assert!(!is_granted(&mut world, y, 1, writes("a2")), "it is the first one's, too");
+    assert!(is_marked(&mark(&mut world, second, &both())));
+    assert_eq!(mark(&mut world, first, &both()), Way::Free);
+    assert!(is_granted(&mut world, first, 1, both()));
+    finish(&mut world, first, 1, both());
+    assert!(is_granted(&mut world, second, 1, both()));
+}
+
+#[test]
+fn one_who_reads_a_range_comes_behind_older_marks_and_before_younger_ones() {
+    let mut world = World::new(2);
+    let [holder, older, reader, younger] = [1, 2, 3, 4].map(client);
+    let both = || vec![write("a1", "1", false), write("a3", "1", false)];
+    let all = || vec![range("a", Some("b"), 9, false)];
+    assert!(is_granted(&mut world, holder, 1, writes("a1")));
+    assert!(is_marked(&mark(&mut world, older, &both())));
+    assert!(is_marked(&mark(&mut world, reader, &all())));
+    world.restart();
+    assert!(!is_granted(&mut world, younger, 1, writes("a2")), "nobody waited for longer");
+    assert!(is_granted(&mut world, younger, 2, reads("a2")), "it only reads");
+    finish(&mut world, younger, 2, reads("a2"));
+    finish(&mut world, holder, 1, writes("a1"));
+    assert!(matches!(mark(&mut world, reader, &all()), Way::Marked { .. }));
+    assert!(!is_granted(&mut world, reader, 1, all()));
+    assert!(is_granted(&mut world, older, 1, both()));
+    assert!(is_marked(&mark(&mut world, younger, &writes("a1"))));
+    finish(&mut world, older, 1, both());
+    assert_eq!(mark(&mut world, reader, &all()), Way::Free);
+    world.restart();
+    assert!(!is_granted(&mut world, younger, 4, writes("a1")), "it came later");
+    assert!(!is_granted(&mut world, younger, 5, writes("a2")));
+    assert!(is_granted(&mut world, reader, 2, all()));
+    finish(&mut world, reader, 2, all());
+    assert!(is_granted(&mut world, younger, 6, writes("a1")), "the other one had its turn");
+}
+
+/// Another partition did not grant its part.
+#[test]
+fn who_has_to_give_it_back_has_his_place_again() {
+    let mut world = World::new(2);
+    let [holder, first, second] = [7, 1, 2].map(client);
+    assert!(is_granted(&mut world, holder, 1, reads("a1")));
+    assert!(is_marked(&mark(&mut world, first, &writes("a1"))));
+    assert!(is_marked(&mark(&mut world, second, &writes("a1"))));
+    finish(&mut world, holder, 1, reads("a1"));
+    assert!(is_granted(&mut world, first, 1, writes("a1")));
+    // Another caller of the same session comes behind the second one.
+    assert!(is_marked(&mark(&mut world, first, &writes("a1"))));
+    world.restart();
+    end(&mut world, first, 1, writes("a1"), false);
+    assert!(!is_granted(&mut world, second, 1, writes("a1")));
+    assert!(is_granted(&mut world, first, 2, writes("a1")));
+    finish(&mut world, first, 2, writes("a1"));
+    world.pass(999);
+    assert!(is_granted(&mut world, second, 2, writes("a1")));
+    finish(&mut world, second, 2, writes("a1"));
+    assert!(!hinders(&mut world, client(8), 1), "nobody waits any more");
+}
+
+#[test]
+fn who_waits_no_longer_says_so() {
+    let mut world = World::new(2);
+    assert!(is_granted(&mut world, client(7), 1, reads("a1")));
+    assert!(is_marked(&mark(&mut world, client(1), &writes("a1"))));
+    world.pass(300);
+    assert!(hinders(&mut world, client(8), 1));
+    let wanted = Wanted::by(&writes("a1"));
+    let leave = PartitionCommand::Mark { wanted, waits: false };
+    for _ in 0..2 {
+        assert_eq!(world.ask(0, client(1), &leave), PartitionReply::Marked { way: Way::Free });
+    }
+    assert!(!hinders(&mut world, client(8), 2));
+    // For as long as it was first, its client's marks count for itself alone.
+    assert!(is_marked(&mark(&mut world, client(1), &writes("a1"))));
+    world.pass(299);
+    assert!(!hinders(&mut world, client(8), 3));
+    world.pass(1);
+    assert!(hinders(&mut world, client(8), 4));
+}
+
+/// Of one who wants more than a mark can be on.
+#[test]
+fn a_large_one_has_its_mark_where_it_met_somebody() {
+    let mut world = World::new(2);
+    let many = |from: usize| -> Vec<Operation> {
+        let keys = from..from + limits::KEYS_OF_A_MARK + 1;
+        keys.map(|number| write(&format!("a{number:03}"), "1", false)).collect()
+    };
+    let (large, other) = (client(1), client(2));
+    assert!(is_granted(&mut world, client(7), 1, reads("a010")));
+    assert!(is_granted(&mut world, client(7), 2, reads("a020")));
+    assert!(is_marked(&mark(&mut world, large, &many(0))));
+    assert!(!is_granted(&mut world, other, 1, reads("a010")));
+    assert!(is_granted(&mut world, other, 2, reads("a011")));
+    finish(&mut world, other, 2, reads("a011"));
+    finish(&mut world, client(7), 1, reads("a010"));
+    assert!(is_marked(&mark(&mut world, large, &many(0))));
+    world.restart();
+    assert!(!is_granted(&mut world, other, 3, reads("a020")));
+    finish(&mut world, client(7), 2, reads("a020"));
+    assert!(is_granted(&mut world, large, 1, many(0)));
+    finish(&mut world, large, 1, many(0));
+    assert!(is_granted(&mut world, other, 4, reads("a020")));
+}
+
+/// Only who waits keeps others out: whoever has his answer does not, whatever it is.
+#[test]
+fn a_mark_goes_with_the_answer() {
+    let mut world = World::new(2);
+    let who = client(1);
+    let fails = || vec![cmp("a1", Some("2")), write("a1", "1", false)];
+    assert_eq!(world.put("a1", "1"), PUT);
+    let hold = |world: &mut World, counter| {
+        assert!(is_granted(world, client(7), counter, reads("a1")));
+        assert!(is_marked(&mark(world, who, &fails())));
+        assert!(!is_granted(world, client(8), counter, reads("a1")));
+        finish(world, client(7), counter, reads("a1"));
+    };
+    hold(&mut world, 1);
+    let (_, voted) = prepare(&mut world, who, 1, fails());
+    assert_eq!(reason(voted), Reason::Failed { operation: 0 });
+    hold(&mut world, 2);
+    let command = StoreCommand::Transaction(Transaction { operations: fails() });
+    assert!(matches!(world.plain_by(0, who, &command), Plain::Done(_)));
+    hold(&mut world, 3);
+    world.stores[0].session_ended(who);
+    assert!(is_granted(&mut world, client(8), 4, reads("a1")));
+}
+
+/// Prepares, asks, and says whether it is hindered.
+fn hinders(world: &mut World, who: SessionId, counter: u64) -> bool {
+    let is_granted = is_granted(world, who, counter, reads("a1"));
+    if is_granted {
+        finish(world, who, counter, reads("a1"));
+    }
+    !is_granted
 }
 
 #[test]
 fn a_mark_goes_when_its_caller_stays_away_and_when_it_stood_for_long() {
     let mut world = World::new(3);
-    let wants = [write("a1", "1", false)];
+    let wants = writes("a1");
     // For so long that partition 2 is taken for one that is down.
-    let parts = [(0, vec![read("a1")]), (2, vec![read("c1")])];
+    let parts = [(0, reads("a1")), (2, reads("c1"))];
     let (_, held) = prepare_with(&mut world, client(7), 1, parts);
     assert!(is_commit(&held));
-    let meet = |world: &mut World| is_marked(&mark(world, client(1), &wants));
-    let hinders = |world: &mut World, counter| {
-        let (intent, voted) = prepare(world, client(8), counter, vec![read("a1")]);
-        let is_granted = is_commit(&voted);
-        if is_granted {
-            world.finish(0, client(8), (intent.id(), true), &[]);
-        }
-        !is_granted
-    };
-    assert!(meet(&mut world));
+    assert!(is_marked(&mark(&mut world, client(1), &wants)));
     world.pass(999);
-    assert!(hinders(&mut world, 1));
+    assert!(hinders(&mut world, client(8), 1));
     world.pass(1);
-    assert!(!hinders(&mut world, 2), "it does not come back");
-    world.pass(999);
-    assert!(!meet(&mut world), "not before as long again");
-    world.pass(1);
-    for _ in 0..6 {
-        assert!(meet(&mut world));
+    assert!(!hinders(&mut world, client(8), 2), "it does not come back");
+    // For as long as it was first its client's marks count for itself alone.
+    assert!(is_marked(&mark(&mut world, client(1), &wants)));
+    world.restart();
+    assert!(!hinders(&mut world, client(8), 3));
+    assert!(hinders(&mut world, SessionId { nonce: 9, ..client(1) }, 1));
+    world.pass(900);
+    assert!(is_marked(&mark(&mut world, client(1), &wants)));
+    world.pass(100);
+    assert!(hinders(&mut world, client(8), 4));
+    for _ in 0..5 {
+        assert!(is_marked(&mark(&mut world, client(1), &wants)));
         world.restart();
-        world.pass(800);
+        world.pass(780);
     }
-    assert!(hinders(&mut world, 3));
-    world.pass(200);
+    assert!(hinders(&mut world, client(8), 5));
+    // It has been first for five seconds.
+    world.pass(101);
     for step in 0..20 {
-        assert!(!hinders(&mut world, 4 + step));
-        assert!(!meet(&mut world), "its key had the key for five seconds");
-        let other = SessionId { nonce: 70 + step, ..client(1) };
-        assert!(!is_marked(&mark(&mut world, other, &wants)), "for four times as long");
-        // Others may.
+        assert!(!hinders(&mut world, client(8), 6 + step), "{step}");
+        assert!(is_marked(&mark(&mut world, client(1), &wants)));
+        // Others' marks count.
         assert!(is_marked(&mark(&mut world, client(20 + step as u8), &wants)));
+        assert!(hinders(&mut world, client(8), 100 + step));
         world.pass(1_000);
         world.restart();
     }
-    assert!(meet(&mut world));
-    world.pass(20_000);
-    world.restart();
-    assert!(!hinders(&mut world, 20));
+    world.pass(4_000);
+    assert!(is_marked(&mark(&mut world, client(1), &wants)));
+    assert!(hinders(&mut world, client(8), 200));
+}
+
+/// Nobody is in his way, and he stays there all the same.
+#[test]
+fn who_could_have_it_and_does_not_take_it_comes_to_the_end_of_the_line() {
+    let mut world = World::new(2);
+    let [holder, idle, next] = [7, 1, 2].map(client);
+    assert!(is_granted(&mut world, holder, 1, reads("a1")));
+    assert!(is_marked(&mark(&mut world, idle, &writes("a1"))));
+    assert!(is_marked(&mark(&mut world, next, &writes("a1"))));
+    finish(&mut world, holder, 1, reads("a1"));
+    for _ in 0..3 {
+        assert_eq!(mark(&mut world, idle, &writes("a1")), Way::Free);
+        assert!(matches!(mark(&mut world, next, &writes("a1")), Way::Marked { .. }));
+        world.pass(333);
+    }
+    world.pass(1);
+    assert_eq!(mark(&mut world, next, &writes("a1")), Way::Free);
+    assert!(is_marked(&mark(&mut world, idle, &writes("a1"))));
+    assert!(is_granted(&mut world, next, 1, writes("a1")));
+}
+
+/// One key alone holds a key, marks it, gives it back and takes it again, all in order.
+#[test]
+fn who_is_in_his_own_way_keeps_nobody_out() {
+    let mut world = World::new(2);
+    let (hog, other) = (client(1), client(2));
+    assert!(is_granted(&mut world, hog, 1, reads("a1")));
+    let mut is_in = false;
+    for counter in 1..6 {
+        // Its own mark makes it wait, for it may have many callers.
+        assert!(is_marked(&mark(&mut world, hog, &writes("a1"))));
+        assert!(hinders(&mut world, SessionId { nonce: 9, ..hog }, counter));
+        // Others see the lock alone, and their marks count.
+        assert!(counter > 1 || !hinders(&mut world, client(3), counter));
+        assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+        finish(&mut world, hog, counter, reads("a1"));
+        world.plain_by(0, hog, &put("a1"));
+        if !is_granted(&mut world, hog, counter + 1, reads("a1")) {
+            is_in = is_granted(&mut world, other, counter, writes("a1"));
+            break;
+        }
+    }
+    assert!(is_in);
 }
 
 #[test]
 fn what_there_is_of_marks_is_bounded() {
     let mut world = World::new(2);
     let holder = client(200);
-    let (_, held) = prepare(&mut world, holder, 1, vec![range("a", None, 9, false)]);
-    assert!(is_commit(&held));
+    assert!(is_granted(&mut world, holder, 1, vec![range("a", None, 9, false)]));
     // That it has expired is noted, too.
     world.pass(3_000);
     let nothing = world.stores[0].state_bytes();
-    let key = |number: usize| format!("a{number:06}");
-    let mut marks = 0;
-    for number in 0..limits::MARKS_PER_CLIENT + 10 {
-        let way = mark(&mut world, client(1), &[write(&key(number), "1", false)]);
-        marks += usize::from(is_marked(&way));
-    }
+    let leave = |world: &mut World, who, number: usize| {
+        usize::from(is_marked(&mark(world, who, &writes(&format!("a{number:06}")))))
+    };
+    let own = 0..limits::MARKS_PER_CLIENT + 10;
+    let mut marks: usize = own.map(|number| leave(&mut world, client(1), number)).sum();
     assert_eq!(marks, limits::MARKS_PER_CLIENT);
     for who in 0..=u8::MAX {
         let mut public = [who; 32];
         public[31] = 9;
         let session = SessionId { client: PublicKey(public), nonce: 1 };
         for number in 0..limits::MARKS_PER_CLIENT {
-            let key = key(1_000 + usize::from(who) * 20 + number);
-            let way = mark(&mut world, session, &[write(&key, "1", false)]);
-            marks += usize::from(is_marked(&way));
+            let number = 1_000 + usize::from(who) * limits::MARKS_PER_CLIENT + number;
+            marks += leave(&mut world, session, number);
         }
     }
     assert_eq!(marks, limits::MARKS);
@@ -245,7 +444,7 @@ fn who_goes_by_the_rules_before_knows_of_none() {
     let mut world = World::new(2);
     world.go_on_under(2);
     let wanted = Wanted::by(&[read("a1")]);
-    let refused = world.ordered(0, client(1), &PartitionCommand::Mark { wanted });
+    let refused = world.ordered(0, client(1), &PartitionCommand::Mark { wanted, waits: true });
     let refused = refused.unwrap().unwrap_err();
     assert!(refused.contains("unknown tag 31"), "{refused}");
 }
@@ -255,7 +454,7 @@ fn a_key_that_is_not_there_and_a_client_that_may_not_get_an_error() {
     let mut world = World::new(2);
     let command = |operations: &[Operation]| {
         let wanted = Wanted::by(operations);
-        PartitionCommand::Mark { wanted }
+        PartitionCommand::Mark { wanted, waits: true }
     };
     // Somebody reads them all, so that any key would be met.
     let (_, held) = prepare(&mut world, client(7), 1, vec![range("a", None, 9, false)]);
@@ -272,11 +471,13 @@ fn a_key_that_is_not_there_and_a_client_that_may_not_get_an_error() {
     world.most_cost = 63;
     assert!(world.ordered(0, client(1), &command(&[read("a1")])).unwrap().is_err());
     // What is charged for ranges grows with the marks in them.
-    world.most_cost = 64 * 100 + 3 * 16 * 100 * 2;
+    world.most_cost = 64 * 100 + 16 * 100 * 2;
     for key in ["a1", "a2", "a3"] {
-        assert!(is_marked(&mark(&mut world, client(1), &[write(key, "1", false)])));
+        assert!(is_marked(&mark(&mut world, client(1), &writes(key))));
+        let ranges = command(&vec![range("a1", Some("a2"), 9, false); 100]);
+        assert!(world.ordered(0, client(2), &ranges).unwrap().is_ok(), "there is one");
         let ranges = command(&vec![range("a", None, 9, false); 100]);
-        let is_refused = world.ordered(0, client(2), &ranges).unwrap().is_err();
+        let is_refused = world.ordered(0, client(3), &ranges).unwrap().is_err();
         assert_eq!(is_refused, key == "a3");
     }
 }

@@ -7,9 +7,13 @@ use std::process::Command;
 /// The variable that names a mistake.
 pub const NAMES_BUG: &str = "PERDURA_TEST_BUG";
 
-const FOUND_BY: [(&str, &str); 6] = [
+const FOUND_BY: [(&str, &str); 7] = [
     ("marks-ignored", "marks::one_who_writes_gets_in_though_readers_never_end"),
-    ("later-first", "marks::the_first_one_to_wait_comes_first"),
+    ("later-first", "marks::they_come_in_the_order_of_their_marks"),
+    (
+        "ranges-last",
+        "marks::one_who_reads_a_range_comes_behind_older_marks_and_before_younger_ones",
+    ),
     ("marked-again", "marks::a_mark_goes_when_its_caller_stays_away_and_when_it_stood_for_long"),
     ("old-words-show-life", "hearing::outages_of_either_group_shift_nothing"),
     ("votes-show-life", "hearing::a_vote_may_be_any_time_old_and_shows_nothing"),

@@ -3,8 +3,9 @@
 
 use perdura_protocol::{Encode, PublicKey, SessionId};
 use perdura_store::limits::ENTRY_OVERHEAD_BYTES;
-use perdura_store::partition::{Intent, TransactionId, limits};
+use perdura_store::partition::{Intent, TransactionId, Wanted, limits};
 use perdura_store::{Operation, OperationResult};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a key, a time, a vote and an outcome take beside an intent, at most.
@@ -12,6 +13,9 @@ const RECORD_BYTES: u64 = ENTRY_OVERHEAD_BYTES as u64 + 128;
 
 /// A fence or a cap, with its key.
 const SMALL_BYTES: u64 = ENTRY_OVERHEAD_BYTES as u64 + 64;
+
+/// What a mark takes beside what it is on, at most.
+const MARK_BYTES: u64 = ENTRY_OVERHEAD_BYTES as u64 + 256;
 
 /// Of each partition its members with the administrator's word, and when it was heard of.
 const OF_PARTITION_BYTES: u64 = 4 << 10;
@@ -23,8 +27,8 @@ pub(super) struct Remembered {
     records: BTreeMap<SessionId, Vec<u64>>,
     held: BTreeMap<TransactionId, u64>,
     fences: BTreeSet<SessionId>,
-    /// Bytes of keys that who waits has asked for, the longest of each command.
-    marks: Vec<u64>,
+    /// Bytes of what each key's callers waited for, the largest first: as many as it may have marks.
+    marks: BTreeMap<PublicKey, Vec<u64>>,
 }
 
 impl Remembered {
@@ -74,13 +78,13 @@ impl Remembered {
         self.fences.insert(session);
     }
 
-    /// Somebody left a mark: on one of these keys, or on a key of others that is no longer.
-    pub fn marked(&mut self, longest_key: usize) {
-        self.marks.push(longest_key as u64 + 3 * SMALL_BYTES);
-        self.marks.sort_unstable();
-        if self.marks.len() > limits::MARKS {
-            self.marks.remove(0);
-        }
+    /// Somebody has a mark, perhaps, for this.
+    pub fn marked(&mut self, asker: PublicKey, wanted: &Wanted) {
+        let bytes = wanted.bytes().min(limits::BYTES_OF_A_MARK) as u64;
+        let own = self.marks.entry(asker).or_default();
+        own.push(bytes + MARK_BYTES);
+        own.sort_unstable_by_key(|bytes| Reverse(*bytes));
+        own.truncate(limits::MARKS_PER_CLIENT);
     }
 
     /// So many of a session are forgotten: they were the smallest.
@@ -94,7 +98,7 @@ impl Remembered {
     pub fn bytes_at_most(&self, partitions: usize) -> u64 {
         let records: u64 = self.records.values().flatten().sum();
         let held: u64 = self.held.values().sum();
-        let marks: u64 = self.marks.iter().sum();
+        let marks: u64 = self.marks.values().flatten().sum();
         // Each client has a cap at most.
         let small = (2 * self.fences.len() + self.records.len()) as u64 * SMALL_BYTES;
         records + held + marks + small + (1 + partitions as u64) * OF_PARTITION_BYTES

@@ -399,9 +399,7 @@ impl Replay<'_> {
                 Ok(())
             }
             (PartitionCommand::Mark { wanted, .. }, PartitionReply::Marked { .. }) => {
-                // No key of the workload is longer.
-                let keys = wanted.keys().max(1);
-                (0..keys).for_each(|_| self.remembered.marked(64));
+                self.remembered.marked(asker, wanted);
                 Ok(())
             }
             _ => Ok(()),

@@ -1,13 +1,13 @@
 //! One who takes all that he can and gives it back in order: a read lock over every key, taken again before it is given back, and marks as of
-//! who waits. Nobody is ever in a position to end what he has pending.
+//! who waits; or it waits for what it has itself. Nobody is ever in a position to end what he has pending.
 
 use super::{Hostile, Part};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use perdura_client::Mode;
 use perdura_protocol::{Encode, PartitionId};
-use perdura_store::Operation;
 use perdura_store::partition::{Intent, PartitionCommand, Wanted};
+use perdura_store::{Operation, StoreCommand, Transaction};
 use perdura_transactions::Groups;
 
 /// For so long it has each of its transactions pending beside the next one, milliseconds.
@@ -17,32 +17,56 @@ const HELD_MS: u64 = 400;
 const MARKED: usize = 6;
 
 impl Hostile {
-    /// Takes all once more, and gives back what it had before.
+    /// Takes all once more, or some keys, and gives back what it had before.
     pub(super) async fn hog(&mut self) {
-        let everything = || Operation::ReadRange {
+        let marked = self.marked();
+        let all = || Operation::ReadRange {
             start: Bytes::new(),
             end: None,
             limit: 1_000,
             reverse: false,
         };
-        let partitions = (0..self.plan.partitions as u16).map(PartitionId);
-        let parts: Vec<Part> = partitions.map(|one| (one, vec![everything()])).collect();
+        let takes_all = self.random.percent(50);
+        let parts = marked.iter().map(|(partition, keys)| {
+            let read = |key: &Bytes| Operation::Read { key: key.clone() };
+            let some = keys.iter().map(read).collect();
+            (*partition, if takes_all { vec![all()] } else { some })
+        });
+        let parts: Vec<Part> = parts.filter(|(_, operations)| !operations.is_empty()).collect();
         let Some(intent) = self.intent(&parts, true).await else { return };
         let prepares = parts.iter().map(|(partition, operations)| {
             let (intent, operations) = (intent.clone(), operations.clone());
             (*partition, PartitionCommand::Prepare { intent, operations })
         });
+        let prepares = prepares.collect();
         let before = self.held.replace(intent.clone());
-        let marks = self.marks();
-        let is_first = self.random.percent(50);
-        if is_first {
-            self.ask_all(marks.clone()).await;
+        let mut marks = self.marks(&marked);
+        if self.random.percent(50) {
+            // As of one who waits for all that he then reads.
+            let of_all = |(partition, operations): &Part| {
+                (*partition, PartitionCommand::Mark { wanted: Wanted::by(operations), waits: true })
+            };
+            marks.extend(parts.iter().map(of_all));
         }
-        self.ask_all(prepares.collect()).await;
-        if !is_first {
-            self.ask_all(marks).await;
+        match self.random.below(3) {
+            0 => {
+                self.ask_all(marks).await;
+                self.ask_all(prepares).await;
+                self.give_back(before).await;
+            }
+            1 => {
+                self.ask_all(prepares).await;
+                self.ask_all(marks).await;
+                self.give_back(before).await;
+            }
+            // It has its answer, and waits once more.
+            _ => {
+                self.give_back(before).await;
+                self.be_answered(&marked).await;
+                self.ask_all(prepares).await;
+                self.ask_all(marks).await;
+            }
         }
-        self.give_back(before).await;
         self.way.sleep(HELD_MS).await;
     }
 
@@ -56,19 +80,35 @@ impl Hostile {
         self.ask_all(all).await;
     }
 
-    /// As of one who wants to write there.
-    fn marks(&mut self) -> Vec<(PartitionId, PartitionCommand)> {
-        let mut marks = Vec::new();
-        for partition in (0..self.plan.partitions as u16).map(PartitionId) {
-            for _ in 0..MARKED {
-                let Some(key) = self.key_in(partition) else { continue };
-                let value = Bytes::from_static(b"1");
-                let write = Operation::Write { key, value, only_if_present: false };
-                let wanted = Wanted::by(&[write]);
-                marks.push((partition, PartitionCommand::Mark { wanted }));
-            }
-        }
-        marks
+    /// Some keys of each partition.
+    fn marked(&mut self) -> Vec<(PartitionId, Vec<Bytes>)> {
+        let partitions = (0..self.plan.partitions as u16).map(PartitionId);
+        let partitions: Vec<PartitionId> = partitions.collect();
+        let mut keys_of = |partition| {
+            let keys = (0..MARKED).filter_map(|_| self.key_in(partition));
+            (partition, keys.collect())
+        };
+        partitions.into_iter().map(&mut keys_of).collect()
+    }
+
+    /// As of one who wants to write there, to each by itself.
+    fn marks(&self, marked: &[(PartitionId, Vec<Bytes>)]) -> Vec<(PartitionId, PartitionCommand)> {
+        let mark = |(partition, key): (PartitionId, &Bytes)| {
+            (partition, PartitionCommand::Mark { wanted: Wanted::by(&[write(key)]), waits: true })
+        };
+        keys(marked).map(mark).collect()
+    }
+
+    /// Gets what it waited for, and changes nothing: a comparison fails.
+    async fn be_answered(&self, marked: &[(PartitionId, Vec<Bytes>)]) {
+        let deadline_ms = self.way.now_ms() + super::PATIENCE_MS;
+        let answered = keys(marked).map(|(partition, key)| {
+            let (compared, value) = (key.clone(), Some(Bytes::from_static(b"no value")));
+            let operations = vec![Operation::Cmp { key: compared, value }, write(key)];
+            let command = StoreCommand::Transaction(Transaction { operations });
+            self.way.call(partition, command.to_bytes(), Mode::Ordered, deadline_ms)
+        });
+        join_all(answered).await;
     }
 
     /// All at once; what they answer is of no interest.
@@ -79,4 +119,13 @@ impl Hostile {
         });
         join_all(calls).await;
     }
+}
+
+fn keys(marked: &[(PartitionId, Vec<Bytes>)]) -> impl Iterator<Item = (PartitionId, &Bytes)> {
+    marked.iter().flat_map(|(partition, keys)| keys.iter().map(|key| (*partition, key)))
+}
+
+fn write(key: &Bytes) -> Operation {
+    let (key, value) = (key.clone(), Bytes::from_static(b"1"));
+    Operation::Write { key, value, only_if_present: false }
 }
