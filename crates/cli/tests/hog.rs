@@ -23,7 +23,8 @@ fn of_each(
     (0..PARTITIONS).map(PartitionId).map(|one| (one, command(one))).collect()
 }
 
-/// Holds every key for reading without a gap, and has marked those of others as one who waits for them.
+/// Holds every key for reading, and has marked those of others as one who waits for them: without a gap, or it gives back what it had and takes it again before
+/// anybody else can. Then it waits for what it has itself.
 async fn hog(client: &Transactions<Live>, keys: &[String], ends: &AtomicBool, held: &AtomicU64) {
     let (groups, mut before): (_, Option<Intent>) = (client.groups(), None);
     let soon_ms = || groups.deadline_ms(Duration::from_secs(5));
@@ -43,6 +44,11 @@ async fn hog(client: &Transactions<Live>, keys: &[String], ends: &AtomicBool, he
             intent: intent.clone(),
             operations: everything.clone(),
         };
+        let before = before.replace(intent.clone());
+        let has_gap = counter % 2 == 0;
+        if has_gap {
+            give_back(client, before.as_ref(), soon_ms()).await;
+        }
         for (_, reply) in client.ask_all(of_each(prepare), soon_ms()).await {
             let is_held = matches!(reply, Ok(PartitionReply::Voted { vote: Vote::Commit, .. }));
             held.fetch_add(u64::from(is_held), Ordering::Relaxed);
@@ -53,20 +59,23 @@ async fn hog(client: &Transactions<Live>, keys: &[String], ends: &AtomicBool, he
             let write = Operation::Write { key, value, only_if_present: false };
             (partition, PartitionCommand::Mark { wanted: Wanted::by(&[write]), waits: true })
         });
-        client.ask_all(marks.collect(), soon_ms()).await;
-        if let Some(before) = before.replace(intent) {
-            let finish = |_| PartitionCommand::Finish {
-                transaction: before.id(),
-                commit: true,
-                votes: Vec::new(),
-            };
-            client.ask_all(of_each(finish), soon_ms()).await;
+        let all = |_| PartitionCommand::Mark { wanted: Wanted::by(&everything), waits: true };
+        client.ask_all(marks.chain(of_each(all)).collect(), soon_ms()).await;
+        if !has_gap {
+            give_back(client, before.as_ref(), soon_ms()).await;
         }
         if ends.load(Ordering::Relaxed) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(400)).await;
     }
+}
+
+async fn give_back(client: &Transactions<Live>, intent: Option<&Intent>, deadline_ms: u64) {
+    let Some(intent) = intent else { return };
+    let finish =
+        |_| PartitionCommand::Finish { transaction: intent.id(), commit: true, votes: Vec::new() };
+    client.ask_all(of_each(finish), deadline_ms).await;
 }
 
 fn client_of(directory: &Path, file: &Path) -> Transactions<Live> {
@@ -100,6 +109,10 @@ fn one_key_that_takes_all_that_it_can_keeps_nobody_out() {
         let write = |key: &String| json!({"write": {"key": key, "value": number.to_string()}});
         let both = json!([write(pair.0), write(pair.1)]).to_string();
         servers.run(&["kv", "txn", &both, "--timeout", "20s"]).ok();
+        // All keys are read with locks.
+        let range = json!({"range": {"start": "", "end": null, "limit": 1_000}});
+        let with_range = json!([range, write(pair.0), write(pair.1)]).to_string();
+        servers.run(&["kv", "txn", &with_range, "--timeout", "20s"]).ok();
     }
     ends.store(true, Ordering::Relaxed);
     attack.join().unwrap();
