@@ -110,7 +110,7 @@ type Told = Vec<(PartitionId, Vec<Certificate>)>;
 pub(crate) enum Order {
     /// All but one at once.
     AtOnce,
-    /// The same; who is first in the line of the first one is asked there for what holds its locks.
+    /// The same, where it has its place in the first one: that one is not the one that decides, for the place is for locks that are kept.
     Placed,
     /// One after the other, so that who is in others' way in one of them is not in their way in those behind it.
     OneByOne,

@@ -243,12 +243,11 @@ impl<G: Groups> Transactions<G> {
         &self,
         turns: &mut Turns,
         touches: &Touches,
-        waiter: &Waiter,
+        waiter: &Waiter<G>,
     ) -> Result<(), TransactionError> {
         if turns.held.is_empty() {
             let taken = self.take_turns(touches, waiter.deadline_ms()).await;
-            let tries = waiter.conflicts();
-            *turns = taken.ok_or(TransactionError::Conflict { tries, with: None })?;
+            *turns = taken.ok_or_else(|| waiter.conflict())?;
         }
         Ok(())
     }

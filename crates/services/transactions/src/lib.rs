@@ -26,6 +26,7 @@ mod rescue;
 mod resolver;
 mod snapshot;
 mod split;
+mod stay;
 mod telling;
 mod tidy;
 mod waiting;
@@ -46,6 +47,7 @@ use perdura_protocol::{Decode, Encode, PartitionId};
 use perdura_store::partition::{Blocker, PartitionReply, TransactionId, Wanted};
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
 use snapshot::Tried;
+use stay::Stays;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,6 +105,7 @@ struct State {
     over: Over,
     hot: Hot,
     unmarked: Unmarked,
+    stays: Stays,
     rescuing: BTreeSet<TransactionId>,
     counters: Counters,
 }
@@ -170,8 +173,8 @@ impl<G: Groups> Transactions<G> {
         }
         let mut waiter = self.waiter(split.parts.len() > 1, deadline_ms);
         let carried_out = self.carry_out(&split, &touches, fast, &mut waiter).await;
-        if !matches!(carried_out, Ok(Outcome::Committed { .. })) {
-            self.stop_waiting(waiter);
+        if matches!(carried_out, Ok(Outcome::Committed { .. })) {
+            waiter.is_answered();
         }
         carried_out
     }
@@ -181,7 +184,7 @@ impl<G: Groups> Transactions<G> {
         split: &Split,
         touches: &Arc<Touches>,
         fast: bool,
-        waiter: &mut Waiter,
+        waiter: &mut Waiter<G>,
     ) -> Result<Outcome, TransactionError> {
         let deadline_ms = waiter.deadline_ms();
         let mut turns = Turns::default();
@@ -202,7 +205,7 @@ impl<G: Groups> Transactions<G> {
                     match self.snapshot(split, deadline_ms).await {
                         Tried::Over(attempt) => attempt,
                         Tried::Doubtful => {
-                            self.pause_after(SNAPSHOTS - snapshots, waiter, None).await?;
+                            self.pause_after(SNAPSHOTS - snapshots, waiter).await?;
                             continue;
                         }
                         Tried::Ordered => {
@@ -219,7 +222,10 @@ impl<G: Groups> Transactions<G> {
                         // Somebody is there, most likely: it takes its place before it is in the way of others.
                         let first = &split.parts[0];
                         let place = (first.partition, Wanted::by(&first.operations));
-                        let has_place = self.look_until_free(waiter, &place, None).await?;
+                        let has_place = self.look_until_free(waiter, &place).await?;
+                        if self.groups().now_ms() >= deadline_ms {
+                            return Err(waiter.conflict());
+                        }
                         order = if has_place { Order::Placed } else { Order::OneByOne };
                     } else if is_crowded || waiter.goes_in_turn() {
                         order = Order::OneByOne;
@@ -267,7 +273,7 @@ impl<G: Groups> Transactions<G> {
                 // A session ended meanwhile: with the next one it is another transaction.
                 Attempt::Stale(error) => {
                     stale += 1;
-                    if stale > 3 && self.pause_after(stale, waiter, None).await.is_err() {
+                    if stale > 3 && self.pause_after(stale, waiter).await.is_err() {
                         return Err(TransactionError::Call(error));
                     }
                 }
@@ -300,8 +306,8 @@ impl<G: Groups> Transactions<G> {
         let mut waiter = self.waiter(false, deadline_ms);
         let carried_out =
             self.carry_out_one(command, (partition, &touches), fast, &mut waiter).await;
-        if carried_out.is_err() {
-            self.stop_waiting(waiter);
+        if carried_out.is_ok() {
+            waiter.is_answered();
         }
         carried_out
     }
@@ -311,7 +317,7 @@ impl<G: Groups> Transactions<G> {
         command: &StoreCommand,
         (partition, touches): (PartitionId, &Touches),
         fast: bool,
-        waiter: &mut Waiter,
+        waiter: &mut Waiter<G>,
     ) -> Result<StoreReply, TransactionError> {
         let deadline_ms = waiter.deadline_ms();
         let mut turns = Turns::default();

@@ -195,7 +195,10 @@ impl Groups for Live {
     }
 
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        tokio::spawn(task);
+        // What is left to do when a program ends is not done.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(task);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! has been in the way for long may be dead: then his transaction is ended. Where a group goes by older rules he pauses and tries again.
 
 use crate::hot::Touches;
+use crate::stay::Stay;
 use crate::{Groups, Holder, Rescue, TransactionError, Transactions};
 use perdura_client::{CallError, Refusal};
 use perdura_protocol::{PartitionId, RefusalReason, seeded};
@@ -61,7 +62,7 @@ impl Met {
 
 /// One call that may have to wait.
 #[derive(Debug)]
-pub(crate) struct Waiter {
+pub(crate) struct Waiter<G: Groups> {
     deadline_ms: u64,
     /// Whether it would hold locks beyond a moment: then it also waits for others' marks.
     holds: bool,
@@ -69,17 +70,15 @@ pub(crate) struct Waiter {
     met: Met,
     /// Nobody's transaction is ended before that, milliseconds.
     ends_at_ms: u64,
+    /// Who was in the way last.
+    with: Option<Holder>,
     /// Where it may have marks.
-    marked: BTreeMap<PartitionId, Wanted>,
+    stays: Vec<Stay<G>>,
 }
 
-impl Waiter {
+impl<G: Groups> Waiter<G> {
     pub(crate) fn deadline_ms(&self) -> u64 {
         self.deadline_ms
-    }
-
-    pub(crate) fn conflicts(&self) -> u32 {
-        self.conflicts
     }
 
     pub(crate) fn has_waited(&self) -> bool {
@@ -95,6 +94,16 @@ impl Waiter {
     pub(crate) fn is_patient(&self) -> bool {
         self.conflicts >= FAST_CONFLICTS
     }
+
+    /// It has its answer, and waits nowhere any more.
+    pub(crate) fn is_answered(&mut self) {
+        self.stays.iter_mut().for_each(Stay::is_answered);
+    }
+
+    /// Why it ends when the deadline is there.
+    pub(crate) fn conflict(&self) -> TransactionError {
+        TransactionError::Conflict { tries: self.conflicts, with: self.with }
+    }
 }
 
 /// Whether a group refused a command since it knows of none like that.
@@ -107,21 +116,22 @@ fn is_of_older_rules(error: &CallError) -> bool {
 }
 
 impl<G: Groups> Transactions<G> {
-    pub(crate) fn waiter(&self, holds: bool, deadline_ms: u64) -> Waiter {
+    pub(crate) fn waiter(&self, holds: bool, deadline_ms: u64) -> Waiter<G> {
         Waiter {
             deadline_ms,
             holds,
             conflicts: 0,
             met: Met::default(),
             ends_at_ms: 0,
-            marked: BTreeMap::new(),
+            with: None,
+            stays: Vec::new(),
         }
     }
 
     /// Somebody was in the way, in a group where that is known: ends what he left, or waits until it may be tried again.
     pub(crate) async fn give_way(
         &self,
-        waiter: &mut Waiter,
+        waiter: &mut Waiter<G>,
         (blocker, touches): (&Blocker, &Touches),
         place: Option<(PartitionId, Wanted)>,
     ) -> Result<(), TransactionError> {
@@ -131,33 +141,33 @@ impl<G: Groups> Transactions<G> {
         // One of this process most likely ends at this moment, since they take turns.
         let is_first = waiter.conflicts + 1 < CONFLICTS_AT_ONCE && !self.is_crowded(touches);
         waiter.conflicts += 1;
-        let with = Holder::of(blocker);
+        waiter.with = Holder::of(blocker).or(waiter.with);
         if !is_first
             && is_lock
             && let Some(place) = place
         {
             self.end_beside(waiter, blocker);
-            if self.look_until_free(waiter, &place, with).await? {
+            if self.look_until_free(waiter, &place).await? {
                 return Ok(());
             }
         }
         if self.ends(waiter, blocker).await {
             return Ok(());
         }
-        self.pause_after(waiter.conflicts, waiter, with).await
+        self.pause_after(waiter.conflicts, waiter).await
     }
 
     /// Looks until it would get what it wants; false where nobody knows.
     pub(crate) async fn look_until_free(
         &self,
-        waiter: &mut Waiter,
+        waiter: &mut Waiter<G>,
         place: &(PartitionId, Wanted),
-        mut with: Option<Holder>,
     ) -> Result<bool, TransactionError> {
         // Who waits in one group is first in none behind it: those who are might wait for him.
-        let behind = waiter.marked.split_off(&PartitionId(place.0.0 + 1));
-        self.leave_places(behind);
-        waiter.marked.insert(place.0, place.1.clone());
+        waiter.stays.retain(|stay| stay.partition() <= place.0);
+        if waiter.stays.iter().all(|stay| stay.partition() != place.0) {
+            waiter.stays.push(Stay::begin(self, place));
+        }
         let most_looks = if place.1.has_ranges() { LOOKS_AT_RANGES } else { u32::MAX };
         for _ in 0..most_looks {
             let (again_ms, held_ms) = match self.leave_mark(waiter, place).await {
@@ -166,21 +176,21 @@ impl<G: Groups> Transactions<G> {
                 Some(Way::Marked { .. }) if !waiter.holds => break,
                 Some(Way::Marked { again_ms }) => (again_ms, 0),
                 Some(Way::Held { blocker, again_ms }) => {
-                    with = Holder::of(&blocker).or(with);
+                    waiter.with = Holder::of(&blocker).or(waiter.with);
                     (again_ms, self.end_beside(waiter, &blocker))
                 }
             };
             // Who holds it for long is looked at less often.
             let doublings = (held_ms / DOUBLES_MS).min(LOOK_DOUBLINGS);
             let most_ms = again_ms.min(LOOK_AT_MOST_MS) << doublings;
-            self.pause_up_to(most_ms.min(LOOK_AT_MOST_MS), waiter, with).await?;
+            self.pause_up_to(most_ms.min(LOOK_AT_MOST_MS), waiter).await?;
         }
         Ok(true)
     }
 
     /// Begins to end the transaction of who has been in the way for long; for how long he has, milliseconds. Who looked after that alone would lose
     /// his place meanwhile.
-    fn end_beside(&self, waiter: &mut Waiter, blocker: &Blocker) -> u64 {
+    fn end_beside(&self, waiter: &mut Waiter<G>, blocker: &Blocker) -> u64 {
         let Blocker::Transaction { intent, pending_ms } = blocker else { return 0 };
         let now_ms = self.groups().now_ms();
         let met_ms = waiter.met.again(intent.id(), now_ms);
@@ -197,7 +207,7 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// Ends the transaction of who has been in the way for long; whether it did.
-    async fn ends(&self, waiter: &mut Waiter, blocker: &Blocker) -> bool {
+    async fn ends(&self, waiter: &mut Waiter<G>, blocker: &Blocker) -> bool {
         let Blocker::Transaction { intent, pending_ms } = blocker else { return false };
         let met_ms = waiter.met.again(intent.id(), self.groups().now_ms());
         met_ms.max(*pending_ms) >= SUSPECT_MS
@@ -207,7 +217,7 @@ impl<G: Groups> Transactions<G> {
     /// Looks whether it would get what it wants, and leaves a mark where it would not; nothing if the group has none, or does not answer.
     async fn leave_mark(
         &self,
-        waiter: &Waiter,
+        waiter: &Waiter<G>,
         (of, wanted): &(PartitionId, Wanted),
     ) -> Option<Way> {
         let now_ms = self.groups().now_ms();
@@ -228,53 +238,31 @@ impl<G: Groups> Transactions<G> {
         }
     }
 
-    /// A call is over, and waits nowhere any more.
-    pub(crate) fn stop_waiting(&self, waiter: Waiter) {
-        self.leave_places(waiter.marked);
-    }
-
-    fn leave_places(&self, marked: BTreeMap<PartitionId, Wanted>) {
-        for (of, wanted) in marked {
-            let this = self.clone();
-            let deadline_ms = self.groups().now_ms() + SUSPECT_MS;
-            self.groups().spawn(Box::pin(async move {
-                let leave = PartitionCommand::Mark { wanted, waits: false };
-                // Else its mark goes by itself.
-                drop(this.ask(of, &leave, deadline_ms).await);
-            }));
-        }
-    }
-
     /// One more conflict: pauses, longer each time.
     pub(crate) async fn pause(
         &self,
-        waiter: &mut Waiter,
+        waiter: &mut Waiter<G>,
         with: Option<Holder>,
     ) -> Result<(), TransactionError> {
         waiter.conflicts += 1;
-        self.pause_after(waiter.conflicts, waiter, with).await
+        waiter.with = with.or(waiter.with);
+        self.pause_after(waiter.conflicts, waiter).await
     }
 
     /// Pauses after so many tries.
     pub(crate) async fn pause_after(
         &self,
         tries: u32,
-        waiter: &Waiter,
-        with: Option<Holder>,
+        waiter: &Waiter<G>,
     ) -> Result<(), TransactionError> {
-        self.pause_up_to(PAUSE_MS << tries.min(PAUSE_DOUBLINGS), waiter, with).await
+        self.pause_up_to(PAUSE_MS << tries.min(PAUSE_DOUBLINGS), waiter).await
     }
 
     /// Not beyond the deadline: there is nothing to be waited for then.
-    async fn pause_up_to(
-        &self,
-        most_ms: u64,
-        waiter: &Waiter,
-        with: Option<Holder>,
-    ) -> Result<(), TransactionError> {
+    async fn pause_up_to(&self, most_ms: u64, waiter: &Waiter<G>) -> Result<(), TransactionError> {
         let now_ms = self.groups().now_ms();
         if now_ms >= waiter.deadline_ms {
-            return Err(TransactionError::Conflict { tries: waiter.conflicts, with });
+            return Err(waiter.conflict());
         }
         let pause_ms = 1 + self.groups().random(most_ms);
         self.groups().sleep(pause_ms.min(waiter.deadline_ms - now_ms)).await;

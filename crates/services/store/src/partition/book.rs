@@ -12,15 +12,16 @@
 //! | `e` | since before when what is pending has expired |
 //! | `l`, client key | its floor, from version 2 on |
 //! | `x`, partition | it has ended, from version 3 on |
-//! | `k`, number | the mark that was left as that one, from version 3 on |
-//! | `b`, client key | until when its marks count for itself alone, from version 3 on |
+//! | `k`, turn, number | a mark, from version 3 on |
+//! | `v` | the turn of the marks that is being served, and how many were left so far, where there are some |
+//! | `b`, client key | when it is forgotten what its marks kept others waiting for nothing, from version 3 on |
 //! | `s`, session | behind which of its transactions the next command to forget begins, from version 2 on |
 
 use super::caps::Cap;
 use super::certificate::SignedMembers;
 use super::intent::{Intent, TransactionId};
 use super::limits::HELD_PIECE_BYTES;
-use super::marks::{Change, Mark, Marks};
+use super::marks::{Change, Mark, Marks, Number};
 use super::records::{Held, Record, Stop};
 use crate::limits::ENTRY_OVERHEAD_BYTES;
 use crate::map::SegmentMap;
@@ -48,8 +49,9 @@ enum Key {
     Floor(PublicKey),
     Stop(SessionId),
     Ended(PartitionId),
-    Mark(u64),
-    Pause(PublicKey),
+    Mark(Number),
+    Turn,
+    Waste(PublicKey),
 }
 
 impl Key {
@@ -88,9 +90,11 @@ impl Key {
             }
             Key::Mark(number) => {
                 out.push(b'k');
-                out.extend_from_slice(&number.to_be_bytes());
+                out.extend_from_slice(&number.0.to_be_bytes());
+                out.extend_from_slice(&number.1.to_be_bytes());
             }
-            Key::Pause(client) => {
+            Key::Turn => out.push(b'v'),
+            Key::Waste(client) => {
                 out.push(b'b');
                 client.encode(&mut out);
             }
@@ -128,8 +132,14 @@ impl Key {
             b'u' => partition(rest).map(Key::Heard),
             b'l' => rest.try_into().ok().map(PublicKey).map(Key::Floor),
             b'x' => partition(rest).map(Key::Ended),
-            b'k' => rest.try_into().ok().map(u64::from_be_bytes).map(Key::Mark),
-            b'b' => rest.try_into().ok().map(PublicKey).map(Key::Pause),
+            b'k' => {
+                let (turn, number) = rest.split_at_checked(8)?;
+                let [turn, number] =
+                    [turn, number].map(|one| one.try_into().map(u64::from_be_bytes));
+                Some(Key::Mark((turn.ok()?, number.ok()?)))
+            }
+            b'v' => rest.is_empty().then_some(Key::Turn),
+            b'b' => rest.try_into().ok().map(PublicKey).map(Key::Waste),
             b'e' => rest.is_empty().then_some(Key::Expired),
             _ => None,
         }
@@ -228,8 +238,12 @@ impl Book {
         match change {
             Change::Mark(number, Some(mark)) => self.put(Key::Mark(number), &mark),
             Change::Mark(number, None) => self.remove(Key::Mark(number)),
-            Change::Pause(client, Some(until)) => self.put(Key::Pause(client), &until),
-            Change::Pause(client, None) => self.remove(Key::Pause(client)),
+            Change::Turn((0, 0)) => self.remove(Key::Turn),
+            Change::Turn((turn, count)) => {
+                self.put_bytes(Key::Turn, &[turn.to_be_bytes(), count.to_be_bytes()].concat());
+            }
+            Change::Waste(client, Some(until)) => self.put(Key::Waste(client), &until),
+            Change::Waste(client, None) => self.remove(Key::Waste(client)),
         }
     }
 
@@ -317,8 +331,15 @@ impl Book {
                 Key::Mark(number) => {
                     contents.marks.insert(number, Mark::from_bytes(bytes).map_err(malformed)?);
                 }
-                Key::Pause(client) => {
-                    contents.marks.pause(client, Time::from_bytes(bytes).map_err(malformed)?);
+                Key::Turn => {
+                    let (turn, count) = value.split_at_checked(8).ok_or(CONTRADICTION)?;
+                    let [turn, count] =
+                        [turn, count].map(|one| one.try_into().map(u64::from_be_bytes));
+                    let of = |_| CONTRADICTION;
+                    contents.marks.put_turn((turn.map_err(of)?, count.map_err(of)?));
+                }
+                Key::Waste(client) => {
+                    contents.marks.put_waste(client, Time::from_bytes(bytes).map_err(malformed)?);
                 }
                 Key::Expired => contents.expired = Time::from_bytes(bytes).map_err(malformed)?,
                 Key::Heard(partition) => {

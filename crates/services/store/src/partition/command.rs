@@ -145,8 +145,8 @@ pub enum PartitionCommand {
         /// Which.
         partition: PartitionId,
     },
-    /// Who waits for locks: whether he would get them now, and else a mark on the first key that he meets somebody at, unless another one's is there. While
-    /// it stands no lock is given to others' sessions that is in the way of what he wants there. From version 3 on.
+    /// Who waits for locks: whether he would get them now, and else a mark, his place in the lines for all that he wants. While it stands no lock is given to
+    /// who comes later that is in the way of that. From version 3 on.
     Mark {
         /// What he waits for.
         wanted: Wanted,

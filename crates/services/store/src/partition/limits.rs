@@ -63,5 +63,8 @@ pub const MARKS_PER_CLIENT: usize = 64;
 /// Keys and ranges that a mark is on: of who wants more it is on the key where he last met somebody.
 pub const KEYS_OF_A_MARK: usize = 64;
 
+/// Of these ranges: each key that is written is held against them.
+pub const RANGES_OF_A_MARK: usize = 4;
+
 /// Their bytes, likewise.
 pub const BYTES_OF_A_MARK: usize = 8 * 1024;

@@ -49,6 +49,17 @@ impl Touched {
         touched
     }
 
+    /// Whether both want something in such a way that they cannot have it at the same time.
+    pub(crate) fn meets(&self, other: &Touched) -> bool {
+        let writes_into = |one: &Touched, two: &Touched| {
+            one.writes.iter().any(|key| {
+                let is_key = two.writes.contains(key) || two.reads.contains(key);
+                is_key || two.intervals.iter().any(|interval| interval.contains(key))
+            })
+        };
+        writes_into(self, other) || writes_into(other, self)
+    }
+
     /// How many keys and ranges there are.
     pub(crate) fn count(&self) -> usize {
         self.reads.len() + self.writes.len() + self.intervals.len()

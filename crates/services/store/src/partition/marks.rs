@@ -6,9 +6,11 @@
 //! something beyond his slot is hindered.
 //!
 //! Invariants:
-//! - A mark goes when its caller gets an answer, a second after it last was of use to him, and when it has been first for five seconds.
-//! - It counts for its own client's key alone as long as only that key's transactions are in its way, and, where one went by itself, for a while.
-//!   So no key keeps others out for good.
+//! - A mark goes when its caller gets an answer, a second after he last found something in his way, and when it has been first for five seconds.
+//! - Of each client's key one comes after the other, beside those of others: so many places taken at once are no more than one (start-time fair queueing,
+//!   Goyal, Vin and Cheng, 1996).
+//! - A mark is void as long as only its own client's key is in its way, and while that key has wasted too much of others' time. A void one counts among
+//!   the marks of its own key alone.
 //! - What there is of marks is bounded, by client key and in all. Nothing is due for them: they go with whatever happens next.
 
 use super::command::Wanted;
@@ -32,8 +34,14 @@ const UNASKED_MS: u64 = 1_000;
 /// ... and so long after nobody came before it any more.
 const FIRST_MS: u64 = 5_000;
 
-/// Where it went since it was first for too long, its client's key waits so many times as long before its marks count for others again; else once.
-const PAUSE: u64 = 4;
+/// One that had to be given back, since another partition did not grant its part, stands so much longer than that without being asked for, milliseconds.
+const GIVEN_BACK_MS: u64 = 2_000;
+
+/// What a client's key wastes, being first without taking what it wants, is forgotten in so many times as long, ...
+const WASTE: u64 = 4;
+
+/// ... and while there is more to be forgotten than this, milliseconds, its marks are void.
+const TOLERATED_MS: u64 = 8_000;
 
 /// It is worth while to look again after so long, milliseconds, ...
 const AGAIN_MS: u64 = 2;
@@ -49,8 +57,11 @@ const COUNTED: usize = 20;
 
 /// What looking at a key costs, and at a mark.
 pub(super) const KEY_COST: usize = 64;
-const MARK_COST: usize = 16;
-const RANGE_COST: usize = 4;
+const MARK_COST: usize = 64;
+const RANGE_COST: usize = 16;
+
+/// And whether a mark is on a key, too.
+const MEETS_COST: usize = 8;
 
 /// What a mark adds to the book beside what it is on, bytes: at most.
 const MARK_BYTES: usize = 256;
@@ -68,7 +79,9 @@ pub(crate) struct Mark {
     asked: Time,
     /// Since when nobody has been before it.
     first: Option<Time>,
-    /// Whether its own client's key is in its way.
+    /// Since when nothing at all has been in its way, as far as its caller asked.
+    free: Option<Time>,
+    /// Whether only its own client's key is in its way.
     is_own: bool,
     /// The transaction that has what it waits for. Where that is aborted, since another partition did not grant its part, it waits on.
     taken_by: Option<TransactionId>,
@@ -80,42 +93,50 @@ impl Mark {
         Time(self.first.map_or(unasked, |first| unasked.min(first.0 + FIRST_MS)))
     }
 
-    /// Until when its client's key gets less, since this one goes by itself, now or when it should have.
-    fn pauses_until(&self, now: Time) -> Time {
-        let Some(first) = self.first.filter(|_| self.taken_by.is_none()) else { return Time(0) };
-        let ends = self.ends().min(now);
-        let stood_ms = ends.0.saturating_sub(first.0);
-        let times = if stood_ms < FIRST_MS { 1 } else { PAUSE };
-        Time(ends.0 + times * stood_ms)
+    /// How long it kept others out for nothing, if it goes by itself at that time, milliseconds.
+    fn wasted_ms(&self, at: Time) -> u64 {
+        let since = |since: Option<Time>| since.map_or(0, |since| at.0.saturating_sub(since.0));
+        match since(self.first) {
+            _ if self.taken_by.is_some() => 0,
+            first_ms if first_ms >= FIRST_MS => first_ms,
+            _ => since(self.free),
+        }
     }
 }
 
+/// A place in all lines: the turn that it is of, and which one it is of all that were left.
+pub(crate) type Number = (u64, u64);
+
 /// What changes in the book: by their number, and by client key.
 pub(crate) enum Change {
-    Mark(u64, Option<Mark>),
-    Pause(PublicKey, Option<Time>),
+    Mark(Number, Option<Mark>),
+    Turn(Number),
+    Waste(PublicKey, Option<Time>),
 }
 
 /// What ends by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Ending {
-    Mark(u64),
-    Pause(PublicKey),
+    Mark(Number),
+    Waste(PublicKey),
 }
 
-/// Who asks whether marks are in his way: his key, and his own mark.
-type Comer = (PublicKey, Option<u64>);
+/// Who asks whether marks are in his way, and when: his key, and his own mark.
+type Comer = (PublicKey, Option<Number>, Time);
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Marks {
-    /// In the order in which they were left.
-    all: BTreeMap<u64, Mark>,
-    pauses: BTreeMap<PublicKey, Time>,
+    /// In the order in which they are served.
+    all: BTreeMap<Number, Mark>,
+    /// The turn that is being served, and how many were left so far. Both begin anew where there are none.
+    turn: Number,
+    /// When what each client's key wasted is forgotten.
+    wastes: BTreeMap<PublicKey, Time>,
     // What follows from these. Of a key whether it is to be written.
-    keys: BTreeMap<Bytes, BTreeMap<u64, bool>>,
-    with_ranges: BTreeSet<u64>,
-    of_session: BTreeMap<SessionId, BTreeSet<u64>>,
+    keys: BTreeMap<Bytes, BTreeMap<Number, bool>>,
+    with_ranges: BTreeSet<Number>,
+    of_session: BTreeMap<SessionId, BTreeSet<Number>>,
     of_client: BTreeMap<PublicKey, usize>,
     endings: BTreeSet<(Time, Ending)>,
 }
@@ -126,7 +147,7 @@ impl Marks {
     }
 
     /// One that is restored, or new.
-    pub(crate) fn insert(&mut self, number: u64, mark: Mark) {
+    pub(crate) fn insert(&mut self, number: Number, mark: Mark) {
         let Touched { reads, writes, intervals } = &mark.on;
         for (keys, is_written) in [(reads, false), (writes, true)] {
             for key in keys {
@@ -142,7 +163,7 @@ impl Marks {
         self.all.insert(number, mark);
     }
 
-    fn remove(&mut self, number: u64) -> Option<Mark> {
+    fn remove(&mut self, number: Number) -> Option<Mark> {
         let mark = self.all.remove(&number)?;
         for key in mark.on.reads.iter().chain(&mark.on.writes) {
             if let Some(line) = self.keys.get_mut(key) {
@@ -169,14 +190,23 @@ impl Marks {
         Some(mark)
     }
 
-    /// A client's key gets less until then: never sooner than it was said before.
-    pub(crate) fn pause(&mut self, client: PublicKey, until: Time) -> Time {
-        let before = self.pauses.get(&client).copied().unwrap_or_default();
-        let until = until.max(before);
-        self.endings.remove(&(before, Ending::Pause(client)));
-        self.endings.insert((until, Ending::Pause(client)));
-        self.pauses.insert(client, until);
-        until
+    /// What is restored of the order.
+    pub(crate) fn put_turn(&mut self, turn: Number) {
+        self.turn = turn;
+    }
+
+    /// What a client's key wasted is forgotten then.
+    pub(crate) fn put_waste(&mut self, client: PublicKey, until: Time) {
+        if let Some(before) = self.wastes.insert(client, until) {
+            self.endings.remove(&(before, Ending::Waste(client)));
+        }
+        self.endings.insert((until, Ending::Waste(client)));
+    }
+
+    /// Whether a mark counts for its own client's key alone.
+    fn is_void(&self, mark: &Mark, now: Time) -> bool {
+        let until = self.wastes.get(&mark.session.client);
+        mark.is_own || until.is_some_and(|until| until.0 > now.0 + TOLERATED_MS)
     }
 
     /// Time has come so far.
@@ -185,35 +215,64 @@ impl Marks {
         while let Some(&(_, ending)) = self.endings.first().filter(|(at, _)| *at <= now) {
             match ending {
                 Ending::Mark(number) => changes.extend(self.end(number, now)),
-                Ending::Pause(client) => {
-                    self.pauses.remove(&client);
+                Ending::Waste(client) => {
+                    self.wastes.remove(&client);
                     self.endings.pop_first();
-                    changes.push(Change::Pause(client, None));
+                    changes.push(Change::Waste(client, None));
                 }
             }
         }
         changes
     }
 
-    fn of_session(&self, session: SessionId) -> impl Iterator<Item = (u64, &Mark)> {
-        let numbers = self.of_session.get(&session).into_iter().flatten();
-        numbers.map(|number| (*number, &self.all[number]))
-    }
-
     /// One goes without an answer.
-    fn end(&mut self, number: u64, now: Time) -> Vec<Change> {
-        let Some(mark) = self.remove(number) else { return Vec::new() };
-        let mut changes = vec![Change::Mark(number, None)];
-        let (client, until) = (mark.session.client, mark.pauses_until(now));
-        if until > now && !seeded!(MarkedAgain) {
-            let until = self.pause(client, until);
-            changes.push(Change::Pause(client, Some(until)));
+    fn end(&mut self, number: Number, now: Time) -> Vec<Change> {
+        let Some(mark) = self.all.get(&number).cloned() else { return Vec::new() };
+        let client = mark.session.client;
+        let at = mark.ends().min(now);
+        let mut changes = self.leave(number);
+        let wasted_ms = mark.wasted_ms(at);
+        if wasted_ms > 0 && !seeded!(MarkedAgain) {
+            let before = self.wastes.get(&client).copied().unwrap_or_default();
+            let until = Time(at.max(before).0 + WASTE * wasted_ms);
+            if until > now {
+                self.put_waste(client, until);
+                changes.push(Change::Waste(client, Some(until)));
+            }
         }
         changes
     }
 
+    /// One goes: whoever comes now comes behind it.
+    fn leave(&mut self, number: Number) -> Vec<Change> {
+        let Some(_) = self.remove(number) else { return Vec::new() };
+        let before = self.turn;
+        self.turn = match self.all.is_empty() {
+            true => (0, 0),
+            false => (before.0.max(number.0), before.1),
+        };
+        let mut changes = vec![Change::Mark(number, None)];
+        if self.turn != before {
+            changes.push(Change::Turn(self.turn));
+        }
+        changes
+    }
+
+    /// The number of a new one, of a client's key that wants this: of each key one comes after the other, beside those of others.
+    fn next_number(&mut self, client: PublicKey, on: &Touched) -> Number {
+        let own = self.all.iter().filter(|(_, mark)| mark.session.client == client);
+        let last = own.filter(|(_, mark)| mark.on.meets(on)).map(|((turn, _), _)| turn + 1).last();
+        self.turn.1 += 1;
+        (last.unwrap_or(0).max(self.turn.0), self.turn.1)
+    }
+
+    fn of_session(&self, session: SessionId) -> impl Iterator<Item = (Number, &Mark)> {
+        let numbers = self.of_session.get(&session).into_iter().flatten();
+        numbers.map(|number| (*number, &self.all[number]))
+    }
+
     /// The mark of who waits for this. Of two who want the same in one session one waits.
-    fn number_of(&self, session: SessionId, wanted: Digest) -> Option<u64> {
+    fn number_of(&self, session: SessionId, wanted: Digest) -> Option<Number> {
         let waits = |mark: &Mark| mark.wanted == wanted && mark.taken_by.is_none();
         self.of_session(session).find(|(_, mark)| waits(mark)).map(|(number, _)| number)
     }
@@ -224,14 +283,15 @@ impl Marks {
             && self.all.len() < limits::MARKS
     }
 
-    /// Whether a mark is before who comes.
-    fn counts(&self, number: u64, (client, own): Comer) -> bool {
-        let is_before = own.is_none_or(|own| number < own || seeded!(LaterFirst) && number > own);
-        is_before
-            && self.all.get(&number).is_some_and(|mark| {
-                let of = mark.session.client;
-                of == client || !mark.is_own && !self.pauses.contains_key(&of)
-            })
+    /// Whether a mark is before who comes. His own gives him no place before those of others if it is void.
+    fn counts(&self, number: Number, (client, own, now): Comer) -> bool {
+        let Some(mark) = self.all.get(&number) else { return false };
+        let is_stranger = mark.session.client != client;
+        let own = own.filter(|own| {
+            !is_stranger || self.all.get(own).is_some_and(|own| !self.is_void(own, now))
+        });
+        let is_before = own.is_none_or(|own| number < own || (seeded!(LaterFirst) && number > own));
+        is_before && !(is_stranger && self.is_void(mark, now))
     }
 
     /// The marks that come before who touches this, but for those beside which it may be had, as reads are beside each other. At most so many; those looked
@@ -241,9 +301,9 @@ impl Marks {
         comer: Comer,
         touched: &Touched,
         (meter, most): (&Meter, usize),
-    ) -> Result<BTreeSet<u64>, TooCostly> {
+    ) -> Result<BTreeSet<Number>, TooCostly> {
         let mut found = BTreeSet::new();
-        let mut look = |number: u64, is_in_the_way: bool| -> Result<bool, TooCostly> {
+        let mut look = |number: Number, is_in_the_way: bool| -> Result<bool, TooCostly> {
             meter.charge(MARK_COST)?;
             if is_in_the_way && self.counts(number, comer) {
                 found.insert(number);
@@ -284,21 +344,19 @@ impl Marks {
     }
 }
 
-/// Where who wants this has his mark, and met somebody.
-fn place(wanted: &Touched, met: Option<&Met>) -> Touched {
-    let fits =
-        wanted.count() <= limits::KEYS_OF_A_MARK && wanted.bytes() <= limits::BYTES_OF_A_MARK;
-    match met {
-        _ if fits => wanted.clone(),
-        None => Touched::default(),
-        Some(met) => {
-            // What it came in is not kept.
-            let key = BTreeSet::from([Bytes::copy_from_slice(&met.key)]);
-            let (reads, writes) =
-                if met.writes { (BTreeSet::new(), key) } else { (key, BTreeSet::new()) };
-            Touched { reads, writes, intervals: Vec::new() }
-        }
+/// Where who wants this has his mark, and met somebody; nothing if that is not known.
+fn place(wanted: &Touched, met: Option<&Met>) -> Option<Touched> {
+    let fits = wanted.count() <= limits::KEYS_OF_A_MARK
+        && wanted.intervals.len() <= limits::RANGES_OF_A_MARK
+        && wanted.bytes() <= limits::BYTES_OF_A_MARK;
+    if fits {
+        return Some(wanted.clone());
     }
+    let met = met?;
+    // What it came in is not kept.
+    let key = BTreeSet::from([Bytes::copy_from_slice(&met.key)]);
+    let (reads, writes) = if met.writes { (BTreeSet::new(), key) } else { (key, BTreeSet::new()) };
+    Some(Touched { reads, writes, intervals: Vec::new() })
 }
 
 impl Partition {
@@ -325,7 +383,8 @@ impl Partition {
             return Ok(false);
         }
         let own = wanted.and_then(|wanted| self.marks.number_of(session, wanted.digest()));
-        let before = self.marks.before((session.client, own), touched, (meter, 1))?;
+        let comer = (session.client, own, self.now);
+        let before = self.marks.before(comer, touched, (meter, 1))?;
         Ok(!before.is_empty())
     }
 
@@ -337,14 +396,15 @@ impl Partition {
     /// Who wants this has his answer, and waits no longer.
     pub(crate) fn answered(&mut self, session: SessionId, wanted: &Wanted) {
         if let Some(number) = self.marks.number_of(session, wanted.digest()) {
-            self.change_mark(number, |_| None);
+            let changes = self.marks.leave(number);
+            self.note_marks(changes);
         }
     }
 
     /// Who wants this has it until his transaction ends.
     pub(super) fn taken(&mut self, session: SessionId, wanted: &Wanted, by: TransactionId) {
         if let Some(number) = self.marks.number_of(session, wanted.digest()) {
-            self.change_mark(number, |mark| Some(Mark { taken_by: Some(by), ..mark }));
+            self.change_mark(number, |mark| Mark { taken_by: Some(by), ..mark });
         }
     }
 
@@ -360,28 +420,33 @@ impl Partition {
         let Some((number, wanted)) = found.map(|(number, mark)| (number, mark.wanted)) else {
             return;
         };
-        if !commit && let Some(later) = self.marks.number_of(session, wanted) {
-            self.change_mark(later, |_| None);
+        let changes = match commit {
+            true => self.marks.leave(number),
+            false => {
+                let later = self.marks.number_of(session, wanted);
+                later.map(|later| self.marks.leave(later)).unwrap_or_default()
+            }
+        };
+        self.note_marks(changes);
+        if !commit {
+            let asked = Time(self.now.0 + GIVEN_BACK_MS);
+            self.change_mark(number, |mark| Mark { taken_by: None, free: None, asked, ..mark });
         }
-        let now = self.now;
-        let waits_on = |mark| Mark { taken_by: None, asked: now, ..mark };
-        self.change_mark(number, |mark| (!commit).then(|| waits_on(mark)));
     }
 
-    fn change_mark(&mut self, number: u64, change: impl FnOnce(Mark) -> Option<Mark>) {
+    fn change_mark(&mut self, number: Number, change: impl FnOnce(Mark) -> Mark) {
         let Some(mark) = self.marks.remove(number).map(change) else { return };
-        if let Some(mark) = &mark {
-            self.marks.insert(number, mark.clone());
-        }
-        self.note_marks([Change::Mark(number, mark)]);
+        self.marks.insert(number, mark.clone());
+        self.note_marks([Change::Mark(number, Some(mark))]);
     }
 
     /// Nobody waits in a session that is over.
     pub(super) fn forget_marks(&mut self, session: SessionId) {
         let own = self.marks.of_session(session);
-        let numbers: Vec<u64> = own.map(|(number, _)| number).collect();
+        let numbers: Vec<Number> = own.map(|(number, _)| number).collect();
         for number in numbers {
-            self.change_mark(number, |_| None);
+            let changes = self.marks.leave(number);
+            self.note_marks(changes);
         }
     }
 
@@ -413,18 +478,29 @@ impl Partition {
         }
         let (session, now) = (asker.session, self.now);
         let client = session.client;
+        let own_marks = self.marks.of_client.get(&client).copied().unwrap_or_default();
+        asker.meter.charge(MEETS_COST * own_marks * touched.count().min(limits::KEYS_OF_A_MARK))?;
         let held = self.locks.met(touched);
         let own = self.marks.number_of(session, wanted.digest());
-        let before = self.marks.before((client, own), touched, (asker.meter, COUNTED))?;
+        let comer = (client, own, now);
+        let before = self.marks.before(comer, touched, (asker.meter, COUNTED))?;
         let is_free = held.is_none() && before.is_empty();
         let holder = held.as_ref().and_then(|met| self.records.get(met.holder));
-        let is_held_by_own = holder.map(|record| record.intent.client == client);
+        let of_own = |number: &Number| self.marks.all[number].session.client == client;
+        let is_own = match holder {
+            Some(record) => record.intent.client == client,
+            None => !before.is_empty() && before.iter().all(of_own),
+        };
         let on = place(touched, held.as_ref());
         let mark = match own.and_then(|own| self.marks.remove(own)) {
-            Some(mark) if is_free => Some(mark),
-            Some(mark) => Some(Mark { asked: now, on, ..mark }),
+            Some(mark) if is_free => Some(Mark { free: mark.free.or(Some(now)), ..mark }),
+            Some(mark) => {
+                let on = on.unwrap_or_else(|| mark.on.clone());
+                Some(Mark { asked: now.max(mark.asked), on, free: None, is_own, ..mark })
+            }
             None if is_free || !self.marks.has_place(client) => None,
             None => {
+                let on = on.unwrap_or_default();
                 let room = self.unreserved(entries.limit).bytes;
                 let has_room = entries.map.bytes() + (on.bytes() + MARK_BYTES) as u64 <= room;
                 has_room.then(|| Mark {
@@ -433,7 +509,8 @@ impl Partition {
                     on,
                     asked: now,
                     first: None,
-                    is_own: false,
+                    free: None,
+                    is_own,
                     taken_by: None,
                 })
             }
@@ -443,9 +520,14 @@ impl Partition {
             if before.is_empty() {
                 mark.first.get_or_insert(now);
             }
-            mark.is_own = is_held_by_own.unwrap_or(mark.is_own);
-            let next = || self.marks.all.last_key_value().map_or(0, |(last, _)| last + 1);
-            let number = own.unwrap_or_else(next);
+            let number = match own {
+                Some(own) => own,
+                None => {
+                    let number = self.marks.next_number(client, &mark.on);
+                    self.note_marks([Change::Turn(self.marks.turn)]);
+                    number
+                }
+            };
             self.marks.insert(number, mark.clone());
             self.note_marks([Change::Mark(number, Some(mark))]);
         }
@@ -467,6 +549,7 @@ impl Encode for Mark {
         self.on.encode(out);
         self.asked.encode(out);
         self.first.encode(out);
+        self.free.encode(out);
         self.is_own.encode(out);
         self.taken_by.encode(out);
     }
@@ -480,6 +563,7 @@ impl Decode for Mark {
             on: Decode::decode(reader)?,
             asked: Decode::decode(reader)?,
             first: Decode::decode(reader)?,
+            free: Decode::decode(reader)?,
             is_own: Decode::decode(reader)?,
             taken_by: Decode::decode(reader)?,
         })

@@ -329,6 +329,7 @@ impl Partition {
                 | PartitionCommand::Expire { .. }
                 | PartitionCommand::Fence { .. }
                 | PartitionCommand::End { .. }
+                | PartitionCommand::Mark { waits: false, .. }
                 | PartitionCommand::Members(_)
                 | PartitionCommand::Force { .. },
             ) => false,

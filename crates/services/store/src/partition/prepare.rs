@@ -77,11 +77,12 @@ impl Partition {
         if is_fenced || self.is_below_floor(session) {
             let vote = Vote::Abort(Reason::Fenced);
             self.tally.voted(&vote);
+            self.forget_marks(session);
             return Ok(voted(vote, None));
         }
         self.check_nonces(&intent, asker.time)?;
         self.has_place_for_record(intent.client)?;
-        // Of who waits.
+        // The mark of who waits for this is known by what he wants.
         let wanted = self.has_mark(session).then(|| Wanted::by(operations));
         let whose = (&transaction_part, wanted.as_ref());
         let considered = self.consider(&entries, &intent, (whose, asker), others.is_some());
@@ -180,7 +181,8 @@ impl Partition {
             match self.is_marked_by_others(whose, &touched, asker.meter) {
                 Ok(false) => {}
                 Ok(true) => return Err(Reason::Conflict(Blocker::Other)),
-                Err(_) => return Err(Reason::TooMuch),
+                // It is not its fault that there are so many.
+                Err(_) => return Err(Reason::Conflict(Blocker::Other)),
             }
         }
         let growth = |grown: u64, (key, value): (&Bytes, &Option<Bytes>)| {
