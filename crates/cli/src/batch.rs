@@ -47,9 +47,6 @@ pub trait Operation: Sized + 'static {
     /// What carries it out: clients of one key.
     type Clients: Clone + Send + 'static;
 
-    /// Makes them; inside of a runtime.
-    fn connect(cluster: &ClusterArguments) -> Result<Self::Clients>;
-
     /// Whether an operation may be one that takes further calls to end: cut off from them it would leave its locks.
     fn takes_calls_to_end(clients: &Self::Clients) -> bool {
         let _ = clients;
@@ -103,8 +100,11 @@ struct Answer {
     place: OwnedSemaphorePermit,
 }
 
-/// Carries out standard input.
-pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
+/// Carries out standard input with the clients that are made inside of a runtime.
+pub fn run<O: Operation>(
+    how: &How,
+    connect: impl FnOnce(&ClusterArguments) -> Result<O::Clients>,
+) -> Result<ExitCode> {
     let places = Arc::new(Semaphore::new(how.in_flight as usize));
     // Bounded by the places that their items hold.
     let (lines_in, mut lines) = mpsc::unbounded_channel();
@@ -121,7 +121,7 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
 
     let options = Rc::new(Options { timeout: how.timeout, reply_quorum: None });
     let local = tokio::task::LocalSet::new();
-    let clients = local.block_on(&runtime, async { O::connect(&how.cluster) })?;
+    let clients = local.block_on(&runtime, async { connect(&how.cluster) })?;
     let all: Vec<Client> = O::all(&clients).into_iter().cloned().collect();
     stop_in_order::<O>(runtime.handle(), clients.clone(), &places, how.in_flight)?;
     let main = clients.clone();

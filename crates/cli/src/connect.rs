@@ -6,10 +6,14 @@ use clap::Args;
 use perdura::ServiceKind;
 use perdura::config::files::Exposed;
 use perdura::config::{CLIENT_FILE, Cluster, KeyFile, ReadError};
+use perdura::connect::StoreConnectError;
+use perdura_transactions::StoreClient;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use perdura::connect::{administrator, connect, connect_store, load, load_groups};
+pub use perdura::connect::{
+    UNREACHABLE_AFTER, administrator, connect, connect_store_with, load, load_groups,
+};
 
 /// Which cluster, and as which client.
 #[derive(Args, Clone)]
@@ -83,6 +87,11 @@ fn runs(cluster: &Cluster, service: ServiceKind) -> Result<()> {
         cluster.path.display()
     );
     Ok(())
+}
+
+/// A client of a store, for one thing that is waited for as long as its time-out allows.
+pub fn connect_store(groups: &[Cluster], key: &KeyFile) -> Result<StoreClient, StoreConnectError> {
+    connect_store_with(groups, key, None)
 }
 
 /// A runtime on this thread alone: no call wakes up another core.

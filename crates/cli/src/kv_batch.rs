@@ -1,7 +1,7 @@
 //! `perdura kv batch`: operations on the store in JSON lines (see [`crate::batch`]).
 
 use crate::batch::{self, Failed};
-use crate::connect::{ClusterArguments, connect_store};
+use crate::connect::{connect_store_with, parse_duration};
 use crate::kv::call;
 use crate::kv_json::Parsed;
 use anyhow::Result;
@@ -10,6 +10,7 @@ use perdura_client::{Client, Options};
 use perdura_transactions::{StoreClient, TransactionError};
 use serde_json::Value;
 use std::process::ExitCode;
+use std::time::Duration;
 
 const AFTER_HELP: &str = r#"One JSON object a line, for example:
   {"id":1,"op":"put","key":"a","value":"x"}
@@ -36,20 +37,22 @@ The exit code is 0 when every line is answered, whatever the answers are."#;
 pub struct Arguments {
     #[command(flatten)]
     how: batch::How,
+    /// With several partitions: what needs one of which too few replicas are there is refused after this time
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    unreachable_after: Duration,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    batch::run::<Parsed>(&arguments.how)
+    batch::run::<Parsed>(&arguments.how, |cluster| {
+        let groups = cluster.load_store()?;
+        let key = cluster.key_of(&groups)?;
+        Ok(connect_store_with(&groups, &key, Some(arguments.unreachable_after))?)
+    })
 }
 
 impl batch::Operation for Parsed {
     type Clients = StoreClient;
-
-    fn connect(cluster: &ClusterArguments) -> Result<StoreClient> {
-        let groups = cluster.load_store()?;
-        Ok(connect_store(&groups, &cluster.key_of(&groups)?)?)
-    }
 
     fn takes_calls_to_end(client: &StoreClient) -> bool {
         matches!(client, StoreClient::Partitioned(_))

@@ -1,7 +1,7 @@
 //! `perdura space batch`: operations on the tuple spaces in JSON lines (see [`crate::batch`]).
 
 use crate::batch::{self, Failed};
-use crate::connect::{ClusterArguments, connect};
+use crate::connect::connect;
 use crate::space_json;
 use anyhow::Result;
 use clap::Args;
@@ -44,7 +44,11 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    batch::run::<TupleCommand>(&arguments.how)
+    batch::run::<TupleCommand>(&arguments.how, |cluster| {
+        let group = cluster.load_of(ServiceKind::TupleSpaces)?;
+        let key = cluster.key(&group)?;
+        Ok(Clients { calls: connect(&group, &key)?, waits: connect(&group, &key)? })
+    })
 }
 
 /// Clients of one key.
@@ -58,12 +62,6 @@ pub struct Clients {
 
 impl batch::Operation for TupleCommand {
     type Clients = Clients;
-
-    fn connect(arguments: &ClusterArguments) -> Result<Clients> {
-        let cluster = arguments.load_of(ServiceKind::TupleSpaces)?;
-        let key = arguments.key(&cluster)?;
-        Ok(Clients { calls: connect(&cluster, &key)?, waits: connect(&cluster, &key)? })
-    }
 
     fn all(clients: &Clients) -> Vec<&Client> {
         vec![&clients.calls, &clients.waits]

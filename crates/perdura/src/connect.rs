@@ -6,6 +6,7 @@ use crate::config::{ADMIN_FILE, CLUSTER_FILE, Cluster, KeyFile, PENDING_ADMIN_FI
 use perdura_client::{Client, ClusterConfig};
 use perdura_transactions::{Live, StoreClient, Transactions};
 use std::path::Path;
+use std::time::Duration;
 
 /// Why a key cannot be used for a cluster.
 #[derive(Debug, thiserror::Error)]
@@ -152,9 +153,21 @@ fn config(cluster: &Cluster, key: &KeyFile) -> ClusterConfig {
     config
 }
 
+/// What needs a partition of which too few replicas are there is refused after this time, by default.
+pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(2);
+
 /// A client of the key-value store of a cluster, over all of its partitions where it has several: `groups` are what [`load_groups`] gives. Inside
-/// of a tokio runtime.
+/// of a tokio runtime. Where there are several, calls that need one of which too few replicas are there are refused after [`UNREACHABLE_AFTER`].
 pub fn connect_store(groups: &[Cluster], key: &KeyFile) -> Result<StoreClient, StoreConnectError> {
+    connect_store_with(groups, key, Some(UNREACHABLE_AFTER))
+}
+
+/// The same with another time ([`ClusterConfig::unreachable_after`]).
+pub fn connect_store_with(
+    groups: &[Cluster],
+    key: &KeyFile,
+    unreachable_after: Option<Duration>,
+) -> Result<StoreClient, StoreConnectError> {
     let file = groups.first().map(|group| group.path.display().to_string());
     let failed = |source| StoreConnectError { cluster: file.unwrap_or_default(), source };
     let map = groups.first().and_then(|group| group.parameters.map.clone());
@@ -167,7 +180,8 @@ pub fn connect_store(groups: &[Cluster], key: &KeyFile) -> Result<StoreClient, S
             Err(failed(perdura_transactions::ConnectError::Groups { partitions: 1, groups }))
         }
         (Some(map), groups) => {
-            let groups = groups.iter().map(|group| config(group, key)).collect();
+            let config = |group| ClusterConfig { unreachable_after, ..config(group, key) };
+            let groups = groups.iter().map(config).collect();
             let live = Live::connect(map, groups, &key.key).map_err(failed)?;
             Ok(StoreClient::Partitioned(Transactions::over(live)))
         }

@@ -48,6 +48,9 @@ pub enum Refusal {
     /// The deadline passed before it was sent for ordering.
     #[error("the deadline passed before it was sent")]
     DeadlinePassed,
+    /// So few members of the group are linked that they order nothing, and none answered for some time.
+    #[error("too few replicas are there, so it was not sent")]
+    Unreachable,
     /// Too many calls wait in this client.
     #[error("too many calls wait to be sent")]
     QueueFull,

@@ -177,6 +177,7 @@ impl Cluster {
             replicas: addresses.iter().enumerate().map(replica).collect(),
             administrator: Some(key(99).public()),
             named: false,
+            unreachable_after: None,
         };
         let (orders, inbox) = mpsc::channel();
         let thread = std::thread::spawn(move || {

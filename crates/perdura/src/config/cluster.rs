@@ -260,6 +260,7 @@ impl Cluster {
             replicas: self.replicas.iter().enumerate().map(address).collect(),
             administrator: Some(self.parameters.administrator),
             named: self.parameters.map.is_some(),
+            unreachable_after: None,
         }
     }
 

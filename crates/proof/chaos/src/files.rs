@@ -184,6 +184,7 @@ impl ClusterFile {
             replicas: self.keys.iter().enumerate().map(replica).collect(),
             administrator: Some(self.administrator),
             named: false,
+            unreachable_after: None,
         }
     }
 }

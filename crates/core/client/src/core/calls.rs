@@ -59,6 +59,8 @@ impl ClientCore {
             || self.waiting_bytes + command.len() > WAITING_BYTES
         {
             Some(Refusal::QueueFull)
+        } else if self.is_unreachable(now_ms) {
+            Some(Refusal::Unreachable)
         } else {
             None
         };

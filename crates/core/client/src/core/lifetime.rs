@@ -80,7 +80,15 @@ impl ClientCore {
     /// Says that this client is there, while somebody waits for an outcome.
     pub(super) fn renew_session(&mut self, now_ms: u64) {
         let Some(session) = &mut self.session else { return };
-        if session.renewal_due().is_none_or(|due| due > now_ms) {
+        if session.renewal_due().is_some_and(|due| due <= now_ms) {
+            self.renew_session_now(now_ms);
+        }
+    }
+
+    /// Says it now, unless it is being said.
+    pub(super) fn renew_session_now(&mut self, now_ms: u64) {
+        let Some(session) = &mut self.session else { return };
+        if session.opening.is_some() || session.renewals.asked.is_some() {
             return;
         }
         let number = limits::FIRST_RENEWAL + session.renewals.sent;

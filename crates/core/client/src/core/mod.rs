@@ -24,6 +24,7 @@ pub mod bounds;
 mod calls;
 mod lifetime;
 mod opening;
+mod reach;
 mod readers;
 mod reads;
 mod receiving;
@@ -41,6 +42,7 @@ use crate::views::Views;
 use bytes::Bytes;
 use calls::{Call, Timer};
 use perdura_protocol::{ClusterId, Faults, Message, PublicKey, ReplicaId, Scheme, SecretKey, View};
+use reach::Reach;
 use readers::Readers;
 use reads::Read;
 use roll_call::RollCall;
@@ -97,6 +99,9 @@ pub struct ClientConfig {
     /// First pause after a busy leader's word, milliseconds; doubles up to
     /// `retransmit_longest_ms`.
     pub busy_first_ms: u64,
+    /// What was not sent is refused after so long without n - u links and without an answer, milliseconds; from then on all but one call a second is at once.
+    /// None: each waits until its deadline.
+    pub unreachable_ms: Option<u64>,
     /// What a reply of the service states to those outside of the group, as its replicas attest it: a call with such a reply
     /// ends when r + 1 of them have. Nothing, unless a service says so.
     pub leaf_of: fn(&[u8]) -> Option<Bytes>,
@@ -121,6 +126,7 @@ impl ClientConfig {
             retransmit_longest_ms: 1000,
             fast_read_ms: 100,
             busy_first_ms: 10,
+            unreachable_ms: None,
             leaf_of: |_| None,
             replica_keys: Vec::new(),
             scheme: Scheme::Ed25519,
@@ -224,6 +230,7 @@ pub struct ClientCore {
     waiting_bytes: usize,
     reads: BTreeMap<u64, Read>,
     readers: Readers,
+    reach: Reach,
     roll_calls: BTreeMap<CallId, RollCall>,
     /// Those who wait for a session to be open, and until when.
     session_calls: BTreeMap<CallId, u64>,
@@ -259,6 +266,7 @@ impl ClientCore {
             waiting_bytes: 0,
             reads: BTreeMap::new(),
             readers: Readers::new(faults.n()),
+            reach: Reach::new(now_ms),
             roll_calls: BTreeMap::new(),
             session_calls: BTreeMap::new(),
             next_read: 1,
@@ -281,7 +289,13 @@ impl ClientCore {
         let frames = self.session.as_ref().and_then(Session::next_resend);
         let session = self.session.as_ref().filter(|_| self.any_link());
         let renewal = session.and_then(Session::renewal_due);
-        timer.into_iter().chain(frames).chain(renewal).chain(self.next_roll_call()).min()
+        timer
+            .into_iter()
+            .chain(frames)
+            .chain(renewal)
+            .chain(self.next_roll_call())
+            .chain(self.next_reach())
+            .min()
     }
 
     /// The time has come, or passed.
@@ -297,6 +311,7 @@ impl ClientCore {
             }
         }
         self.tick_roll_calls(now_ms);
+        self.tick_reach(now_ms);
         self.resend_due(now_ms);
         if self.any_link() {
             self.renew_session(now_ms);
@@ -307,6 +322,7 @@ impl ClientCore {
     pub fn on_link(&mut self, now_ms: u64, replica: ReplicaId, up: bool) {
         let Some(link) = self.links.get_mut(replica.index()) else { return };
         *link = up;
+        self.note_links(now_ms);
         if up {
             self.greet(replica);
             self.greet_with_roll_calls(replica);

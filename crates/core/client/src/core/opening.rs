@@ -14,6 +14,12 @@ impl ClientCore {
             self.outputs.push_back(Output::Session { id, result });
             return;
         }
+        // Who prepares something elsewhere, too, must not be the one who finds out.
+        if self.is_unreachable_unless_renewed(now_ms) {
+            let result = Err(Refusal::Unreachable);
+            self.outputs.push_back(Output::Session { id, result });
+            return;
+        }
         self.session_calls.insert(id, deadline_ms);
         self.timers.insert((deadline_ms, Timer::Deadline(id)));
     }
@@ -34,7 +40,7 @@ impl ClientCore {
         self.answer_session_calls(&Err(Refusal::Closed));
     }
 
-    fn answer_session_calls(&mut self, result: &Result<u64, Refusal>) {
+    pub(super) fn answer_session_calls(&mut self, result: &Result<u64, Refusal>) {
         while let Some((id, deadline_ms)) = self.session_calls.pop_first() {
             self.timers.remove(&(deadline_ms, Timer::Deadline(id)));
             self.outputs.push_back(Output::Session { id, result: result.clone() });

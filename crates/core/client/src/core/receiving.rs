@@ -21,6 +21,7 @@ impl ClientCore {
                 }
             }
             Message::Replies { view, nonce, outcomes } => {
+                self.note_answer(now_ms);
                 if self.views.note(from, view) {
                     self.leader_changed();
                 }
@@ -30,6 +31,7 @@ impl ClientCore {
             }
             Message::Attested(attested) => self.attested(now_ms, from, *attested),
             Message::ReadReply { id, slot, outcome } => {
+                self.note_answer(now_ms);
                 self.read_reply(now_ms, from, id, slot, outcome)
             }
             Message::Busy { nonce, first_number } => {

@@ -23,12 +23,17 @@ impl ClientCore {
         }
         self.tell_session();
         // What is offered is confirmed however much is under way: it is there for a second.
-        while (self.waiting_calls > 0 && self.has_room_for_calls())
-            || (self.has_words() && (self.has_room(0) || self.has_offers()))
-        {
-            let calls = self.has_room_for_calls();
-            let Some((frame, open)) = self.next_frame(calls) else { break };
+        loop {
+            let most = if self.has_room_for_calls() { self.calls_to_send(now_ms) } else { 0 };
+            let sends_calls = self.waiting_calls > 0 && most > 0;
+            if !sends_calls && !(self.has_words() && (self.has_room(0) || self.has_offers())) {
+                break;
+            }
+            let Some((frame, open)) = self.next_frame(most) else { break };
             self.send_new(now_ms, frame, open);
+            if sends_calls {
+                self.note_sent();
+            }
             if let Some(session) = &mut self.session {
                 session.renewals.sent_fresh(now_ms);
             }
@@ -61,11 +66,11 @@ impl ClientCore {
     }
 
     /// The next frame, and how many of its commands have an outcome that somebody waits for.
-    /// Without those of calls if there are frames enough under way.
-    fn next_frame(&mut self, calls: bool) -> Option<(Frame, usize)> {
+    /// So many of them are of calls at most.
+    fn next_frame(&mut self, calls: usize) -> Option<(Frame, usize)> {
         let mut session = self.session.take()?;
         let all = session.room().min(limits::FRAME_COMMANDS);
-        let room = if calls { session.room().saturating_sub(WORDS).min(all) } else { 0 };
+        let room = session.room().saturating_sub(WORDS).min(all).min(calls);
         let first = session.next_number();
         let mut commands: Vec<Bytes> = Vec::new();
         while commands.len() < all

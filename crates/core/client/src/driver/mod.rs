@@ -54,6 +54,9 @@ pub struct ClusterConfig {
     pub administrator: Option<PublicKey>,
     /// Whether other groups have replicas at the same addresses, so that whoever connects has to name the group before all else.
     pub named: bool,
+    /// What was not sent is refused after so long in which fewer than n - u replicas are linked and none answers, and from then on at once, but for one call a
+    /// second. None: each call waits until its deadline.
+    pub unreachable_after: Option<Duration>,
 }
 
 /// Why a client could not be made.
@@ -198,6 +201,9 @@ impl Client {
         let config = ClientConfig {
             administrator,
             leaf_of,
+            unreachable_ms: cluster
+                .unreachable_after
+                .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
             replica_keys: replicas.iter().map(|replica| replica.key).collect(),
             ..ClientConfig::new(cluster.cluster, cluster.faults, key)
         };

@@ -289,7 +289,7 @@ impl Task {
         let answer = match result {
             CallResult::Completed(reply) => Ok(reply),
             CallResult::Refused(reason) => {
-                let late = reason == Refusal::DeadlinePassed;
+                let late = matches!(reason, Refusal::DeadlinePassed | Refusal::Unreachable);
                 Err(CallError::Refused { reason, detail: self.detail(late) })
             }
             CallResult::Indeterminate(reason) => {
@@ -304,7 +304,7 @@ impl Task {
     fn answer_session(&mut self, id: CallId, result: Result<u64, Refusal>) {
         let Some(caller) = self.session_callers.remove(&id) else { return };
         let answer = result.map_err(|reason| {
-            let late = reason == Refusal::DeadlinePassed;
+            let late = matches!(reason, Refusal::DeadlinePassed | Refusal::Unreachable);
             CallError::Refused { reason, detail: self.detail(late) }
         });
         let _ = caller.send(answer);

@@ -182,6 +182,7 @@ impl<S: Service> Group<S> {
             replicas: self.keys.iter().enumerate().map(replica).collect(),
             administrator: None::<PublicKey>,
             named: false,
+            unreachable_after: None,
         }
     }
 

@@ -4,6 +4,7 @@ mod attesting;
 mod lifetime;
 mod lossy;
 mod put_off;
+mod reach;
 mod reading;
 mod roll_call;
 mod sessions;

@@ -1,0 +1,139 @@
+//! Whether the group is there. Fewer than n - u linked members order nothing if the others are down, so what was not sent is refused soon, for certain, and
+//! nothing more is sent but one call a second that finds out: the others may only be out of this client's reach. As long as answers come all goes
+//! on as ever.
+//!
+//! Only of a client that is told to ([`super::ClientConfig::unreachable_ms`]): by itself it waits to the deadline.
+
+use super::calls::Stage;
+use super::{CallId, ClientCore};
+use crate::outcome::{Indeterminacy, Refusal};
+
+/// A call goes out so often though the group seems to be down, and as long after an answer it seems to be there, milliseconds.
+const PROBE_MS: u64 = 1_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Reach {
+    /// Whether n - u members are linked.
+    is_linked: bool,
+    /// Since when they are not, or when the last answer came, if that was later.
+    since_ms: u64,
+    /// When the last answer came since then.
+    answered_ms: Option<u64>,
+    /// Whether one call may go out, and when the next one may.
+    may_probe: bool,
+    probe_ms: u64,
+    /// When those who wait were refused last.
+    refused_ms: u64,
+}
+
+impl Reach {
+    pub(super) fn new(now_ms: u64) -> Reach {
+        let (is_linked, answered_ms) = (false, None);
+        let (may_probe, probe_ms, refused_ms) = (false, 0, 0);
+        Reach { is_linked, since_ms: now_ms, answered_ms, may_probe, probe_ms, refused_ms }
+    }
+
+    /// Whether it is not known to be there.
+    fn is_doubtful(&self, now_ms: u64) -> bool {
+        let is_old = |at_ms: u64| now_ms >= at_ms + PROBE_MS;
+        !self.is_linked && self.answered_ms.is_none_or(is_old)
+    }
+
+    /// One call more may go out if it is time for that.
+    fn renew_probe(&mut self, now_ms: u64) {
+        if !self.may_probe && now_ms >= self.probe_ms {
+            self.may_probe = true;
+            self.probe_ms = now_ms + PROBE_MS;
+        }
+    }
+}
+
+impl ClientCore {
+    /// Links have changed.
+    pub(super) fn note_links(&mut self, now_ms: u64) {
+        let is_linked = self.linked().len() >= self.config.faults.responsive();
+        if self.reach.is_linked && !is_linked {
+            self.reach = Reach::new(now_ms);
+        }
+        self.reach.is_linked = is_linked;
+    }
+
+    /// A member answered something.
+    pub(super) fn note_answer(&mut self, now_ms: u64) {
+        (self.reach.since_ms, self.reach.answered_ms) = (now_ms, Some(now_ms));
+    }
+
+    /// How many calls may go out now.
+    pub(super) fn calls_to_send(&mut self, now_ms: u64) -> usize {
+        if self.config.unreachable_ms.is_none() || !self.reach.is_doubtful(now_ms) {
+            return usize::MAX;
+        }
+        if self.waiting_calls > 0 {
+            self.reach.renew_probe(now_ms);
+        }
+        usize::from(self.reach.may_probe)
+    }
+
+    /// Calls went out.
+    pub(super) fn note_sent(&mut self) {
+        self.reach.may_probe = false;
+    }
+
+    /// Whether a call that begins now is refused at once.
+    pub(super) fn is_unreachable(&mut self, now_ms: u64) -> bool {
+        if self.unreachable_at().is_none_or(|at_ms| now_ms < at_ms) {
+            return false;
+        }
+        self.reach.renew_probe(now_ms);
+        !self.reach.may_probe
+    }
+
+    /// The same of who asks for the session. That is renewed, or opened, to find out.
+    pub(super) fn is_unreachable_unless_renewed(&mut self, now_ms: u64) -> bool {
+        if self.unreachable_at().is_none_or(|at_ms| now_ms < at_ms) {
+            return false;
+        }
+        self.reach.renew_probe(now_ms);
+        let may_probe = std::mem::take(&mut self.reach.may_probe);
+        if may_probe && self.session.is_some() {
+            self.renew_session_now(now_ms);
+        }
+        !may_probe || self.session.is_some()
+    }
+
+    /// From when on nobody waits for it any more.
+    fn unreachable_at(&self) -> Option<u64> {
+        let after_ms = self.config.unreachable_ms.filter(|_| !self.reach.is_linked)?;
+        Some(self.reach.since_ms.saturating_add(after_ms))
+    }
+
+    /// When those who wait now are refused. Who is to find out has as long as until the next one.
+    fn refusal_due(&self) -> Option<u64> {
+        let waits = self.waiting_calls > 0 || !self.session_calls.is_empty();
+        let at_ms = self.unreachable_at().filter(|_| waits)?;
+        Some(at_ms.max(self.reach.refused_ms + PROBE_MS))
+    }
+
+    pub(super) fn next_reach(&self) -> Option<u64> {
+        let refusal_ms = self.refusal_due()?;
+        let probe = (!self.reach.may_probe && self.any_link()).then_some(self.reach.probe_ms);
+        Some(probe.map_or(refusal_ms, |probe_ms| probe_ms.min(refusal_ms)))
+    }
+
+    pub(super) fn tick_reach(&mut self, now_ms: u64) {
+        if self.refusal_due().is_some() {
+            self.reach.renew_probe(now_ms);
+        }
+        if self.refusal_due().is_none_or(|due| now_ms < due) {
+            return;
+        }
+        self.reach.refused_ms = now_ms;
+        let waits = self.calls.iter().filter(|(_, call)| call.stage == Stage::Waiting);
+        let ids: Vec<CallId> = waits.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.give_up(id, Refusal::Unreachable, Indeterminacy::DeadlinePassed);
+        }
+        self.answer_session_calls(&Err(Refusal::Unreachable));
+    }
+}
