@@ -14,4 +14,5 @@ mod servers;
 mod space;
 mod surroundings;
 mod transactions;
+mod unreachable;
 mod upgrades;

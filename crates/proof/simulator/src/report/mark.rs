@@ -18,6 +18,8 @@ pub enum Mark {
     SessionClosed,
     /// A client that waits for an outcome renewed its session.
     SessionRenewed,
+    /// A call was refused since too few members of its group were linked, and none answered.
+    GroupUnreachable,
     /// A session did not open, for its number is of another time.
     SessionAstray,
     /// The ends of sessions moved, for the group had stood still.
@@ -186,7 +188,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 89] = [
+    pub const ALL: [Mark; 90] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -194,6 +196,7 @@ impl Mark {
         Mark::SessionEnded,
         Mark::SessionClosed,
         Mark::SessionRenewed,
+        Mark::GroupUnreachable,
         Mark::SessionAstray,
         Mark::SessionsOutlivedOutage,
         Mark::WrongClockNamed,

@@ -11,6 +11,7 @@ use crate::checkers::{exactly_once, progress};
 use crate::options::{Mode as RunMode, ServiceKind};
 use crate::plan::{Plan, WorkloadPlan};
 use crate::random::Random;
+use crate::report::Mark;
 use bytes::Bytes;
 use perdura_client::{
     CallId, CallOptions, CallResult, ClientConfig, ClientCore, Mode, Output, Refusal, Reply,
@@ -27,6 +28,9 @@ use std::collections::BTreeMap;
 
 /// Longest pause before a call that follows at once, microseconds.
 const AT_ONCE_US: u64 = 500;
+
+/// Who does not wait for a group that is not there waits so long, milliseconds.
+const UNREACHABLE_MS: u64 = 2_000;
 
 /// By how much the clocks are wrong by which the first clients number their sessions, milliseconds: at 1970, a day ahead, a day behind.
 const ASTRAY_MS: [i64; 3] = [i64::MIN, 86_400_000, -86_400_000];
@@ -103,6 +107,9 @@ impl Client {
         }
         config.administrator = index == plan.workload.clients;
         config.scheme = plan.scheme;
+        // Every second one does not wait for a group that is not there; but where all is to be answered in the end.
+        config.unreachable_ms =
+            (index % 2 == 1 && plan.mode != RunMode::Liveness).then_some(UNREACHABLE_MS);
         Client {
             core: None,
             key,
@@ -525,8 +532,11 @@ impl World {
                 calls.refused += 1;
                 Seen::RefusedInOrder
             }
-            CallResult::Refused(_) => {
+            CallResult::Refused(reason) => {
                 calls.refused += 1;
+                if *reason == Refusal::Unreachable {
+                    self.report.reached(Mark::GroupUnreachable);
+                }
                 Seen::NotSent
             }
             CallResult::Indeterminate(_) => {

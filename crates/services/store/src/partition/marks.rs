@@ -43,6 +43,9 @@ const WASTE: u64 = 4;
 /// ... and while there is more to be forgotten than this, milliseconds, its marks are void.
 const TOLERATED_MS: u64 = 8_000;
 
+/// Who has waited for so long, milliseconds, has his mark on ranges, too.
+const RANGES_AFTER_MS: u64 = 1_000;
+
 /// It is worth while to look again after so long, milliseconds, ...
 const AGAIN_MS: u64 = 2;
 
@@ -75,7 +78,9 @@ pub(crate) struct Mark {
     wanted: Digest,
     /// What others are kept from: all that, or where he met somebody, if it is too much.
     on: Touched,
-    /// When its caller last found something in his way, on the clock.
+    /// When it was left, on the clock.
+    made: Time,
+    /// When its caller last found something in his way.
     asked: Time,
     /// Since when nobody has been before it.
     first: Option<Time>,
@@ -260,10 +265,11 @@ impl Marks {
 
     /// The number of a new one, of a client's key that wants this: of each key one comes after the other, beside those of others.
     fn next_number(&mut self, client: PublicKey, on: &Touched) -> Number {
-        let own = self.all.iter().filter(|(_, mark)| mark.session.client == client);
-        let last = own.filter(|(_, mark)| mark.on.meets(on)).map(|((turn, _), _)| turn + 1).last();
+        let is_own = |mark: &Mark| mark.session.client == client && mark.on.meets(on);
+        let last = self.all.iter().rev().find(|(_, mark)| is_own(mark));
+        let next = last.map_or(0, |((turn, _), _)| turn + 1);
         self.turn.1 += 1;
-        (last.unwrap_or(0).max(self.turn.0), self.turn.1)
+        (next.max(self.turn.0), self.turn.1)
     }
 
     fn of_session(&self, session: SessionId) -> impl Iterator<Item = (Number, &Mark)> {
@@ -344,19 +350,30 @@ impl Marks {
     }
 }
 
-/// Where who wants this has his mark, and met somebody; nothing if that is not known.
-fn place(wanted: &Touched, met: Option<&Met>) -> Option<Touched> {
-    let fits = wanted.count() <= limits::KEYS_OF_A_MARK
-        && wanted.intervals.len() <= limits::RANGES_OF_A_MARK
-        && wanted.bytes() <= limits::BYTES_OF_A_MARK;
-    if fits {
+/// Where who wants this has his mark, and met somebody; nothing if that is not known. Of a range he is given less than all, most likely: whoever has waited for
+/// long keeps others out of it, before that only from the key where he met somebody.
+fn place(wanted: &Touched, met: Option<&Met>, waits_ms: u64) -> Option<Touched> {
+    let fits = |touched: &Touched| {
+        touched.count() <= limits::KEYS_OF_A_MARK
+            && touched.intervals.len() <= limits::RANGES_OF_A_MARK
+            && touched.bytes() <= limits::BYTES_OF_A_MARK
+    };
+    let has_ranges = !wanted.intervals.is_empty();
+    if fits(wanted) && (!has_ranges || waits_ms >= RANGES_AFTER_MS) {
         return Some(wanted.clone());
     }
-    let met = met?;
+    let keys = Touched { intervals: Vec::new(), ..wanted.clone() };
+    let keys = Some(keys).filter(|keys| has_ranges && fits(keys));
+    let Some(met) = met else { return keys };
+    let mut on = keys.unwrap_or_default();
     // What it came in is not kept.
-    let key = BTreeSet::from([Bytes::copy_from_slice(&met.key)]);
-    let (reads, writes) = if met.writes { (BTreeSet::new(), key) } else { (key, BTreeSet::new()) };
-    Some(Touched { reads, writes, intervals: Vec::new() })
+    let key = Bytes::copy_from_slice(&met.key);
+    if met.writes {
+        on.writes.insert(key);
+    } else if !on.writes.contains(&key) {
+        on.reads.insert(key);
+    }
+    Some(on)
 }
 
 impl Partition {
@@ -491,8 +508,10 @@ impl Partition {
             Some(record) => record.intent.client == client,
             None => !before.is_empty() && before.iter().all(of_own),
         };
-        let on = place(touched, held.as_ref());
-        let mark = match own.and_then(|own| self.marks.remove(own)) {
+        let mark = own.and_then(|own| self.marks.remove(own));
+        let made = mark.as_ref().map_or(now, |mark| mark.made);
+        let on = place(touched, held.as_ref(), now.0.saturating_sub(made.0));
+        let mark = match mark {
             Some(mark) if is_free => Some(Mark { free: mark.free.or(Some(now)), ..mark }),
             Some(mark) => {
                 let on = on.unwrap_or_else(|| mark.on.clone());
@@ -507,6 +526,7 @@ impl Partition {
                     session,
                     wanted: wanted.digest(),
                     on,
+                    made,
                     asked: now,
                     first: None,
                     free: None,
@@ -547,6 +567,7 @@ impl Encode for Mark {
         self.session.encode(out);
         self.wanted.encode(out);
         self.on.encode(out);
+        self.made.encode(out);
         self.asked.encode(out);
         self.first.encode(out);
         self.free.encode(out);
@@ -561,6 +582,7 @@ impl Decode for Mark {
             session: Decode::decode(reader)?,
             wanted: Decode::decode(reader)?,
             on: Decode::decode(reader)?,
+            made: Decode::decode(reader)?,
             asked: Decode::decode(reader)?,
             first: Decode::decode(reader)?,
             free: Decode::decode(reader)?,

@@ -115,8 +115,7 @@ fn who_reads_waits_for_no_mark_of_one_who_reads() {
     let all = || vec![range("a", Some("b"), 9, false)];
     assert!(is_marked(&mark(&mut world, client(2), &all())));
     finish(&mut world, client(1), 1, writes("a1"));
-    assert!(!is_granted(&mut world, client(3), 1, writes("a1")));
-    assert!(!is_granted(&mut world, client(3), 2, writes("a7")));
+    assert!(!is_granted(&mut world, client(3), 1, writes("a1")), "there he met somebody");
     assert!(is_granted(&mut world, client(3), 3, reads("a1")));
     // What holds nothing beyond its slot is not hindered.
     assert!(matches!(world.put("a7", "1"), PUT));
@@ -177,6 +176,13 @@ fn one_who_reads_a_range_comes_behind_older_marks_and_before_younger_ones() {
     assert!(is_granted(&mut world, holder, 1, writes("a1")));
     assert!(is_marked(&mark(&mut world, older, &both())));
     assert!(is_marked(&mark(&mut world, reader, &all())));
+    assert!(is_granted(&mut world, younger, 100, writes("a2")), "he may be given less");
+    finish(&mut world, younger, 100, writes("a2"));
+    for _ in 0..2 {
+        world.pass(500);
+        assert!(is_marked(&mark(&mut world, older, &both())));
+        assert!(is_marked(&mark(&mut world, reader, &all())));
+    }
     world.restart();
     assert!(!is_granted(&mut world, younger, 1, writes("a2")), "nobody waited for longer");
     assert!(is_granted(&mut world, younger, 2, reads("a2")), "it only reads");

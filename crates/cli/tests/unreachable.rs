@@ -1,0 +1,101 @@
+//! A partition of which too few replicas are there costs only who needs it.
+
+use crate::common::{program, wait_for};
+use crate::servers::Servers;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// A running `kv batch`, and its answers by id.
+struct Batch {
+    input: Option<ChildStdin>,
+    answers: Arc<Mutex<BTreeMap<u64, Value>>>,
+    next: u64,
+}
+
+impl Batch {
+    fn put(&mut self, key: &str) -> u64 {
+        self.next += 1;
+        let line = json!({"id": self.next, "op": "put", "key": key, "value": "1"});
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        self.next
+    }
+
+    fn answer(&self, id: u64) -> Option<Value> {
+        self.answers.lock().unwrap().get(&id).cloned()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, id: u64) -> Value {
+        wait_for("an answer", || self.answer(id))
+    }
+}
+
+#[test]
+fn who_needs_a_dead_partition_is_refused_soon_and_others_go_on() {
+    let mut servers = Servers::init(&["--servers", "5"]);
+    (0..5).for_each(|id| servers.start(id));
+    servers.wait_until_active([3, 3]);
+    let members = |partition: usize| -> Vec<usize> {
+        servers.cluster.partitions[partition].members.iter().map(|one| one.server).collect()
+    };
+    // The other one keeps a majority.
+    let dead: Vec<usize> = members(0).into_iter().take(2).collect();
+    assert!(members(1).iter().filter(|one| dead.contains(one)).count() < 2);
+    let [lost, kept]: [String; 2] = servers.keys(1).try_into().unwrap();
+
+    let mut command = program();
+    command.args(["kv", "batch", "--in-flight", "64", "--timeout", "20s", "--cluster"]);
+    command.arg(servers.path(""));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let answers = Arc::new(Mutex::new(BTreeMap::new()));
+    let reader = {
+        let answers = Arc::clone(&answers);
+        std::thread::spawn(move || {
+            for line in output.lines() {
+                let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
+                answers.lock().unwrap().insert(answer["id"].as_u64().unwrap(), answer);
+            }
+        })
+    };
+    let mut batch = Batch { input: child.stdin.take(), answers, next: 0 };
+    for key in [&lost, &kept] {
+        let id = batch.put(key);
+        assert_eq!(batch.wait_for(id)["outcome"], "ok");
+    }
+    dead.iter().for_each(|id| servers.kill(*id));
+
+    let mut lost_ids = Vec::new();
+    let refused = wait_for("a refusal", || {
+        lost_ids.push(batch.put(&lost));
+        let id = batch.put(&kept);
+        assert_eq!(batch.wait_for(id)["outcome"], "ok");
+        lost_ids.iter().filter_map(|id| batch.answer(*id)).find(|one| one["outcome"] == "refused")
+    });
+    let words = refused["error"].as_str().unwrap();
+    assert!(words.contains("too few replicas are there"), "{words}");
+    assert!(words.contains("partition 0") && words.contains("of 3 replicas reachable"), "{words}");
+    // A transaction that needs it locks nothing in the other one.
+    let both =
+        json!([{"write": {"key": lost, "value": "2"}}, {"write": {"key": kept, "value": "2"}}]);
+    batch.next += 1;
+    let line = json!({"id": batch.next, "op": "txn", "ops": both});
+    writeln!(batch.input.as_mut().unwrap(), "{line}").unwrap();
+    assert_eq!(batch.wait_for(batch.next)["outcome"], "refused");
+    let id = batch.put(&kept);
+    assert_eq!(batch.wait_for(id)["outcome"], "ok");
+
+    dead.iter().for_each(|id| servers.start(*id));
+    wait_for("the partition to be there again", || {
+        let id = batch.put(&lost);
+        (batch.wait_for(id)["outcome"] == "ok").then_some(())
+    });
+    drop(batch.input.take());
+    assert!(child.wait().unwrap().success());
+    reader.join().unwrap();
+    let answered = batch.answers.lock().unwrap().len() as u64;
+    assert_eq!(answered, batch.next, "every line is answered");
+}
