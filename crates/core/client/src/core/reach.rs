@@ -36,8 +36,7 @@ impl Reach {
 
     /// Whether it is not known to be there.
     fn is_doubtful(&self, now_ms: u64) -> bool {
-        let is_old = |at_ms: u64| now_ms >= at_ms + PROBE_MS;
-        !self.is_linked && self.answered_ms.is_none_or(is_old)
+        !self.is_linked && now_ms >= self.doubtful_from()
     }
 
     /// One call more may go out if it is time for that.
@@ -46,6 +45,20 @@ impl Reach {
             self.may_probe = true;
             self.probe_ms = now_ms + PROBE_MS;
         }
+    }
+
+    /// It goes out, if one may.
+    fn take_probe(&mut self, now_ms: u64) -> bool {
+        let may_probe = std::mem::take(&mut self.may_probe);
+        if may_probe {
+            self.probe_ms = now_ms + PROBE_MS;
+        }
+        may_probe
+    }
+
+    /// From when on it is doubtful, unless something comes.
+    fn doubtful_from(&self) -> u64 {
+        self.answered_ms.map_or(self.since_ms, |at_ms| at_ms + PROBE_MS)
     }
 }
 
@@ -76,8 +89,8 @@ impl ClientCore {
     }
 
     /// Calls went out.
-    pub(super) fn note_sent(&mut self) {
-        self.reach.may_probe = false;
+    pub(super) fn note_sent(&mut self, now_ms: u64) {
+        self.reach.take_probe(now_ms);
     }
 
     /// Whether a call that begins now is refused at once.
@@ -95,7 +108,7 @@ impl ClientCore {
             return false;
         }
         self.reach.renew_probe(now_ms);
-        let may_probe = std::mem::take(&mut self.reach.may_probe);
+        let may_probe = self.reach.take_probe(now_ms);
         if may_probe && self.session.is_some() {
             self.renew_session_now(now_ms);
         }
@@ -117,7 +130,8 @@ impl ClientCore {
 
     pub(super) fn next_reach(&self) -> Option<u64> {
         let refusal_ms = self.refusal_due()?;
-        let probe = (!self.reach.may_probe && self.any_link()).then_some(self.reach.probe_ms);
+        let probe_ms = self.reach.probe_ms.max(self.reach.doubtful_from());
+        let probe = (!self.reach.may_probe && self.any_link()).then_some(probe_ms);
         Some(probe.map_or(refusal_ms, |probe_ms| probe_ms.min(refusal_ms)))
     }
 

@@ -32,7 +32,7 @@ impl ClientCore {
             let Some((frame, open)) = self.next_frame(most) else { break };
             self.send_new(now_ms, frame, open);
             if sends_calls {
-                self.note_sent();
+                self.note_sent(now_ms);
             }
             if let Some(session) = &mut self.session {
                 session.renewals.sent_fresh(now_ms);
