@@ -11,9 +11,7 @@ use perdura_transactions::StoreClient;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use perdura::connect::{
-    UNREACHABLE_AFTER, administrator, connect, connect_store_with, load, load_groups,
-};
+pub use perdura::connect::{administrator, connect, connect_store_with, load, load_groups};
 
 /// Which cluster, and as which client.
 #[derive(Args, Clone)]

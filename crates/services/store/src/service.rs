@@ -124,7 +124,7 @@ impl Store {
     /// Who wants this has his answer.
     fn note_answered(&mut self, session: SessionId, wanted: impl FnOnce() -> Wanted) {
         if let Some(partition) = self.partition.as_mut().filter(|one| one.has_mark(session)) {
-            partition.answered(session, &wanted());
+            partition.answered(session, wanted().digest());
         }
     }
 

@@ -174,7 +174,7 @@ impl<G: Groups> Transactions<G> {
         let mut waiter = self.waiter(split.parts.len() > 1, deadline_ms);
         let carried_out = self.carry_out(&split, &touches, fast, &mut waiter).await;
         if matches!(carried_out, Ok(Outcome::Committed { .. })) {
-            waiter.is_answered();
+            waiter.note_answered();
         }
         carried_out
     }
@@ -307,7 +307,7 @@ impl<G: Groups> Transactions<G> {
         let carried_out =
             self.carry_out_one(command, (partition, &touches), fast, &mut waiter).await;
         if carried_out.is_ok() {
-            waiter.is_answered();
+            waiter.note_answered();
         }
         carried_out
     }

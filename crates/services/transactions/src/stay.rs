@@ -30,7 +30,7 @@ impl<G: Groups> Stay<G> {
     }
 
     /// The call has its answer, and with it its mark went.
-    pub(crate) fn is_answered(&mut self) {
+    pub(crate) fn note_answered(&mut self) {
         self.is_answered = true;
     }
 }

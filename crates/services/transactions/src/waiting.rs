@@ -96,8 +96,8 @@ impl<G: Groups> Waiter<G> {
     }
 
     /// It has its answer, and waits nowhere any more.
-    pub(crate) fn is_answered(&mut self) {
-        self.stays.iter_mut().for_each(Stay::is_answered);
+    pub(crate) fn note_answered(&mut self) {
+        self.stays.iter_mut().for_each(Stay::note_answered);
     }
 
     /// Why it ends when the deadline is there.

@@ -29,7 +29,10 @@ impl ClientCore {
                     self.reply(now_ms, from, nonce, number, &outcome);
                 }
             }
-            Message::Attested(attested) => self.attested(now_ms, from, *attested),
+            Message::Attested(attested) => {
+                self.note_answer(now_ms);
+                self.attested(now_ms, from, *attested);
+            }
             Message::ReadReply { id, slot, outcome } => {
                 self.note_answer(now_ms);
                 self.read_reply(now_ms, from, id, slot, outcome)

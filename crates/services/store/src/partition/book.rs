@@ -13,7 +13,7 @@
 //! | `l`, client key | its floor, from version 2 on |
 //! | `x`, partition | it has ended, from version 3 on |
 //! | `k`, turn, number | a mark, from version 3 on |
-//! | `v` | the turn of the marks that is being served, and how many were left so far, where there are some |
+//! | `v` | the turn of the next marks, and how many were left so far, where there are some |
 //! | `b`, client key | when it is forgotten what its marks kept others waiting for nothing, from version 3 on |
 //! | `s`, session | behind which of its transactions the next command to forget begins, from version 2 on |
 

@@ -49,15 +49,20 @@ impl Touched {
         touched
     }
 
-    /// Whether both want something in such a way that they cannot have it at the same time.
-    pub(crate) fn meets(&self, other: &Touched) -> bool {
-        let writes_into = |one: &Touched, two: &Touched| {
-            one.writes.iter().any(|key| {
+    /// Whether there is a key that both touch, whatever they do with it.
+    pub(crate) fn shares(&self, other: &Touched) -> bool {
+        let has_key_of = |one: &Touched, two: &Touched| {
+            one.reads.iter().chain(&one.writes).any(|key| {
                 let is_key = two.writes.contains(key) || two.reads.contains(key);
                 is_key || two.intervals.iter().any(|interval| interval.contains(key))
             })
         };
-        writes_into(self, other) || writes_into(other, self)
+        let mut starts = self.intervals.iter().chain(&other.intervals).map(|one| &one.start);
+        let is_in_both = |key: &Bytes| {
+            let is_in = |all: &[Interval]| all.iter().any(|one| one.contains(key));
+            is_in(&self.intervals) && is_in(&other.intervals)
+        };
+        has_key_of(self, other) || has_key_of(other, self) || starts.any(is_in_both)
     }
 
     /// How many keys and ranges there are.

@@ -78,6 +78,7 @@ pub(crate) struct Mark {
     wanted: Digest,
     /// What others are kept from: all that, or where he met somebody, if it is too much.
     on: Touched,
+    is_part: bool,
     /// When it was left, on the clock.
     made: Time,
     /// When its caller last found something in his way.
@@ -134,7 +135,7 @@ type Comer = (PublicKey, Option<Number>, Time);
 pub(crate) struct Marks {
     /// In the order in which they are served.
     all: BTreeMap<Number, Mark>,
-    /// The turn that is being served, and how many were left so far. Both begin anew where there are none.
+    /// The turn of whoever comes now, and how many were left so far. Both begin anew where there are none.
     turn: Number,
     /// When what each client's key wasted is forgotten.
     wastes: BTreeMap<PublicKey, Time>,
@@ -248,13 +249,13 @@ impl Marks {
         changes
     }
 
-    /// One goes: whoever comes now comes behind it.
+    /// One goes: whoever comes now is of the next turn.
     fn leave(&mut self, number: Number) -> Vec<Change> {
         let Some(_) = self.remove(number) else { return Vec::new() };
         let before = self.turn;
         self.turn = match self.all.is_empty() {
             true => (0, 0),
-            false => (before.0.max(number.0), before.1),
+            false => (before.0.max(number.0 + 1), before.1),
         };
         let mut changes = vec![Change::Mark(number, None)];
         if self.turn != before {
@@ -263,9 +264,11 @@ impl Marks {
         changes
     }
 
-    /// The number of a new one, of a client's key that wants this: of each key one comes after the other, beside those of others.
-    fn next_number(&mut self, client: PublicKey, on: &Touched) -> Number {
-        let is_own = |mark: &Mark| mark.session.client == client && mark.on.meets(on);
+    /// The number of a new one: of each client's key those that want the same come one after the other, beside those of others. Of two that are only on part
+    /// of what is wanted that is not known.
+    fn next_number(&mut self, new: &Mark) -> Number {
+        let is_same = |mark: &Mark| (mark.is_part && new.is_part) || mark.on.shares(&new.on);
+        let is_own = |mark: &Mark| mark.session.client == new.session.client && is_same(mark);
         let last = self.all.iter().rev().find(|(_, mark)| is_own(mark));
         let next = last.map_or(0, |((turn, _), _)| turn + 1);
         self.turn.1 += 1;
@@ -350,7 +353,7 @@ impl Marks {
     }
 }
 
-/// Where who wants this has his mark, and met somebody; nothing if that is not known. Of a range he is given less than all, most likely: whoever has waited for
+/// Where who wants this has his mark, and met somebody; nothing if he has met nobody, and all is too much. Of a range he is given less than all, most likely: whoever has waited for
 /// long keeps others out of it, before that only from the key where he met somebody.
 fn place(wanted: &Touched, met: Option<&Met>, waits_ms: u64) -> Option<Touched> {
     let fits = |touched: &Touched| {
@@ -392,17 +395,18 @@ impl Partition {
     /// Whether somebody who waits is to have something first that this would hold.
     pub(super) fn is_marked_by_others(
         &self,
-        (session, wanted): (SessionId, Option<&Wanted>),
+        (session, wanted): (SessionId, Option<Digest>),
         touched: &Touched,
         meter: &Meter,
-    ) -> Result<bool, TooCostly> {
+    ) -> bool {
         if self.marks.all.is_empty() || seeded!(MarksIgnored) {
-            return Ok(false);
+            return false;
         }
-        let own = wanted.and_then(|wanted| self.marks.number_of(session, wanted.digest()));
+        let own = wanted.and_then(|wanted| self.marks.number_of(session, wanted));
         let comer = (session.client, own, self.now);
-        let before = self.marks.before(comer, touched, (meter, 1))?;
-        Ok(!before.is_empty())
+        // That there are too many to be looked at is not its fault.
+        let before = self.marks.before(comer, touched, (meter, 1));
+        before.map_or(true, |before| !before.is_empty())
     }
 
     /// Whether a session waits for anything.
@@ -411,16 +415,16 @@ impl Partition {
     }
 
     /// Who wants this has his answer, and waits no longer.
-    pub(crate) fn answered(&mut self, session: SessionId, wanted: &Wanted) {
-        if let Some(number) = self.marks.number_of(session, wanted.digest()) {
+    pub(crate) fn answered(&mut self, session: SessionId, wanted: Digest) {
+        if let Some(number) = self.marks.number_of(session, wanted) {
             let changes = self.marks.leave(number);
             self.note_marks(changes);
         }
     }
 
     /// Who wants this has it until his transaction ends.
-    pub(super) fn taken(&mut self, session: SessionId, wanted: &Wanted, by: TransactionId) {
-        if let Some(number) = self.marks.number_of(session, wanted.digest()) {
+    pub(super) fn taken(&mut self, session: SessionId, wanted: Digest, by: TransactionId) {
+        if let Some(number) = self.marks.number_of(session, wanted) {
             self.change_mark(number, |mark| Mark { taken_by: Some(by), ..mark });
         }
     }
@@ -498,7 +502,8 @@ impl Partition {
         let own_marks = self.marks.of_client.get(&client).copied().unwrap_or_default();
         asker.meter.charge(MEETS_COST * own_marks * touched.count().min(limits::KEYS_OF_A_MARK))?;
         let held = self.locks.met(touched);
-        let own = self.marks.number_of(session, wanted.digest());
+        let digest = wanted.digest();
+        let own = self.marks.number_of(session, digest);
         let comer = (client, own, now);
         let before = self.marks.before(comer, touched, (asker.meter, COUNTED))?;
         let is_free = held.is_none() && before.is_empty();
@@ -510,40 +515,40 @@ impl Partition {
         };
         let mark = own.and_then(|own| self.marks.remove(own));
         let made = mark.as_ref().map_or(now, |mark| mark.made);
+        let room = self.unreserved(entries.limit).bytes;
+        let fits = |on: &Touched| entries.map.bytes() + (on.bytes() + MARK_BYTES) as u64 <= room;
         let on = place(touched, held.as_ref(), now.0.saturating_sub(made.0));
         let mark = match mark {
             Some(mark) if is_free => Some(Mark { free: mark.free.or(Some(now)), ..mark }),
             Some(mark) => {
-                let on = on.unwrap_or_else(|| mark.on.clone());
+                let on = on.filter(fits).unwrap_or_else(|| mark.on.clone());
                 Some(Mark { asked: now.max(mark.asked), on, free: None, is_own, ..mark })
             }
             None if is_free || !self.marks.has_place(client) => None,
-            None => {
-                let on = on.unwrap_or_default();
-                let room = self.unreserved(entries.limit).bytes;
-                let has_room = entries.map.bytes() + (on.bytes() + MARK_BYTES) as u64 <= room;
-                has_room.then(|| Mark {
-                    session,
-                    wanted: wanted.digest(),
-                    on,
-                    made,
-                    asked: now,
-                    first: None,
-                    free: None,
-                    is_own,
-                    taken_by: None,
-                })
-            }
+            // Where it is on nothing yet, it has its place all the same.
+            None => Some(on.unwrap_or_default()).filter(fits).map(|on| Mark {
+                session,
+                wanted: digest,
+                on,
+                is_part: false,
+                made,
+                asked: now,
+                first: None,
+                free: None,
+                is_own,
+                taken_by: None,
+            }),
         };
         let is_marked = mark.is_some();
         if let Some(mut mark) = mark {
+            mark.is_part = mark.on != *touched;
             if before.is_empty() {
                 mark.first.get_or_insert(now);
             }
             let number = match own {
                 Some(own) => own,
                 None => {
-                    let number = self.marks.next_number(client, &mark.on);
+                    let number = self.marks.next_number(&mark);
                     self.note_marks([Change::Turn(self.marks.turn)]);
                     number
                 }
@@ -567,6 +572,7 @@ impl Encode for Mark {
         self.session.encode(out);
         self.wanted.encode(out);
         self.on.encode(out);
+        self.is_part.encode(out);
         self.made.encode(out);
         self.asked.encode(out);
         self.first.encode(out);
@@ -582,6 +588,7 @@ impl Decode for Mark {
             session: Decode::decode(reader)?,
             wanted: Decode::decode(reader)?,
             on: Decode::decode(reader)?,
+            is_part: Decode::decode(reader)?,
             made: Decode::decode(reader)?,
             asked: Decode::decode(reader)?,
             first: Decode::decode(reader)?,

@@ -15,7 +15,7 @@ use crate::{Operation, OperationResult, Transaction};
 use bytes::Bytes;
 use perdura_execution::StateLimit;
 use perdura_protocol::limits::{NONCE_MS, NONCES_PER_MS};
-use perdura_protocol::{PublicKey, SessionId, Time, seeded};
+use perdura_protocol::{Digest, PublicKey, SessionId, Time, seeded};
 
 impl Partition {
     /// That this partition takes part in it, and how its client is named here.
@@ -83,10 +83,10 @@ impl Partition {
         self.check_nonces(&intent, asker.time)?;
         self.has_place_for_record(intent.client)?;
         // The mark of who waits for this is known by what he wants.
-        let wanted = self.has_mark(session).then(|| Wanted::by(operations));
-        let whose = (&transaction_part, wanted.as_ref());
+        let wanted = self.has_mark(session).then(|| Wanted::by(operations).digest());
+        let whose = (&transaction_part, wanted);
         let considered = self.consider(&entries, &intent, (whose, asker), others.is_some());
-        if let Some(wanted) = &wanted {
+        if let Some(wanted) = wanted {
             match &considered {
                 Err(Reason::Conflict(_)) => {}
                 Ok(_) if others.is_none() => self.taken(session, wanted, transaction),
@@ -151,7 +151,7 @@ impl Partition {
         &mut self,
         entries: &Entries<'_>,
         intent: &Intent,
-        ((transaction, wanted), asker): ((&Transaction, Option<&Wanted>), &Asker<'_>),
+        ((transaction, wanted), asker): ((&Transaction, Option<Digest>), &Asker<'_>),
         decides: bool,
     ) -> Result<(Held, Vec<OperationResult>), Reason> {
         self.have_not_ended(intent)?;
@@ -176,14 +176,8 @@ impl Partition {
         if let Some(operation) = failed {
             return Err(Reason::Failed { operation });
         }
-        if !decides {
-            let whose = (asker.session, wanted);
-            match self.is_marked_by_others(whose, &touched, asker.meter) {
-                Ok(false) => {}
-                Ok(true) => return Err(Reason::Conflict(Blocker::Other)),
-                // It is not its fault that there are so many.
-                Err(_) => return Err(Reason::Conflict(Blocker::Other)),
-            }
+        if !decides && self.is_marked_by_others((asker.session, wanted), &touched, asker.meter) {
+            return Err(Reason::Conflict(Blocker::Other));
         }
         let growth = |grown: u64, (key, value): (&Bytes, &Option<Bytes>)| {
             let bytes = |value: &[u8]| entry_bytes(key, value) as u64;

@@ -440,6 +440,66 @@ fn the_keys_of_clients_take_turns() {
     }
 }
 
+/// One who waits again at once after each of his turns has no more of them than each of many.
+#[test]
+fn one_who_comes_again_and_again_comes_behind_those_who_wait() {
+    let mut world = World::new(2);
+    let [holder, many, again] = [7, 1, 2].map(client);
+    assert!(is_granted(&mut world, holder, 1, reads("a1")));
+    let wants = |number: u64| vec![write("a1", "1", false), read(&format!("a-{number}"))];
+    for number in 0..4 {
+        mark(&mut world, many, &wants(number));
+    }
+    mark(&mut world, again, &writes("a1"));
+    finish(&mut world, holder, 1, reads("a1"));
+    let (mut served, mut turns) = (0, 0);
+    while served < 4 {
+        if is_granted(&mut world, many, 100 + 10 * turns + served, wants(served)) {
+            mark(&mut world, again, &writes("a1"));
+            finish(&mut world, many, 100 + 10 * turns + served, wants(served));
+            served += 1;
+        } else {
+            turns += 1;
+            assert!(turns <= served + 1, "{turns} turns beside {served}");
+            assert!(is_granted(&mut world, again, turns, writes("a1")));
+            (served..4).for_each(|number| drop(mark(&mut world, many, &wants(number))));
+            finish(&mut world, again, turns, writes("a1"));
+            mark(&mut world, again, &writes("a1"));
+        }
+        world.restart();
+    }
+}
+
+/// Many places to read are one, too: their caller could have one after the other served.
+#[test]
+fn many_places_to_read_are_one_beside_who_writes() {
+    let everything = || vec![range("a", Some("b"), 9, false)];
+    for has_ranges in [false, true] {
+        let mut world = World::new(2);
+        let [holder, hog, writer] = [7, 1, 2].map(client);
+        let wants = |number: u64| {
+            let key = vec![read("a1"), read(&format!("a-{number}"))];
+            if has_ranges { [everything(), key].concat() } else { key }
+        };
+        assert!(is_granted(&mut world, holder, 1, writes("a1")));
+        for number in 0..10 {
+            mark(&mut world, hog, &wants(number));
+        }
+        mark(&mut world, writer, &writes("a1"));
+        finish(&mut world, holder, 1, writes("a1"));
+        let mut turns = 0;
+        while is_granted(&mut world, hog, turns, wants(turns)) {
+            (turns..10).for_each(|number| drop(mark(&mut world, hog, &wants(number))));
+            mark(&mut world, writer, &writes("a1"));
+            world.pass(200);
+            finish(&mut world, hog, turns, wants(turns));
+            turns += 1;
+            assert!(turns < 3, "it goes on for ever");
+        }
+        assert!(is_granted(&mut world, writer, 1, writes("a1")), "{turns} {has_ranges}");
+    }
+}
+
 #[test]
 fn what_there_is_of_marks_is_bounded() {
     let mut world = World::new(2);
@@ -486,6 +546,25 @@ fn none_is_left_where_there_is_no_room() {
     }
     assert_eq!(marks, 3);
     assert!(world.stores[0].state_bytes() < world.limit);
+}
+
+/// One on a range becomes larger when its caller has waited for a second.
+#[test]
+fn a_mark_grows_only_where_there_is_room() {
+    let mut world = World::of(2, 16 << 10);
+    let long = |end: &str| format!("{}{end}", "a".repeat(1_000));
+    let all = vec![range(&long("b"), Some(&long("c")), 9, false)];
+    assert!(is_granted(&mut world, client(7), 1, writes(&long("bb"))));
+    for who in 1..=7 {
+        assert!(is_marked(&mark(&mut world, client(who), &all)));
+    }
+    for _ in 0..3 {
+        world.pass(500);
+        for who in 1..=7 {
+            assert!(is_marked(&mark(&mut world, client(who), &all)));
+        }
+        assert!(world.stores[0].state_bytes() <= world.limit);
+    }
 }
 
 /// Under the rules before it is no command at all, and what is in the way of nobody is no reason to look for marks.
