@@ -26,6 +26,13 @@ impl Interval {
         self.start <= key && self.end.as_ref().is_none_or(|end| key < &**end)
     }
 
+    /// For a map or a set of keys; nothing where the end is before the start.
+    pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        let end = self.end.as_ref().map(|end| end.max(&self.start));
+        let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(&**end));
+        (Bound::Included(&*self.start), end)
+    }
+
     /// What of a range its reader knows of, which was told that there is more behind the last key that it was given: else all.
     fn seen_up_to(self, last: Option<Bytes>, reverse: bool) -> Interval {
         match last {

@@ -44,12 +44,22 @@ impl<G: Groups> Drop for Stay<G> {
             }
             !stays.contains(&self.place)
         };
-        if self.is_answered || !is_last {
+        if self.is_answered || !is_last || self.of.knows_no_marks(self.place.0) {
             return;
         }
         let (this, (of, wanted)) = (self.of.clone(), self.place.clone());
         let deadline_ms = this.groups().now_ms() + WITHDRAWN_MS;
         self.of.groups().spawn(Box::pin(async move {
+            // Somebody may wait for the same again by now.
+            if this
+                .inner
+                .state()
+                .stays
+                .iter()
+                .any(|(at, for_what)| *at == of && *for_what == wanted)
+            {
+                return;
+            }
             let leave = PartitionCommand::Mark { wanted, waits: false };
             drop(this.ask(of, &leave, deadline_ms).await);
         }));

@@ -2,7 +2,7 @@
 //!
 //! Who meets somebody leaves a mark where he does, and looks there until he would get what he wants: while it stands others' transactions that come later
 //! are not given it before him. He waits in one group, and the groups are asked one after the other from then on, so that all who want the same wait in the
-//! same one, and nobody is first in one while he waits in another. What only one group carries out holds nothing: it waits for locks, not for marks. Whoever
+//! same one; he keeps a place only in groups below it, where he had to give back what he had. What only one group carries out holds nothing: it waits for locks, not for marks. Whoever
 //! has been in the way for long may be dead: then his transaction is ended. Where a group goes by older rules he pauses and tries again.
 
 use crate::hot::Touches;
@@ -214,15 +214,19 @@ impl<G: Groups> Transactions<G> {
             && self.rescue(intent, waiter.deadline_ms).await == Rescue::Ended
     }
 
+    /// Whether a group is not asked for marks, for it said that it has none.
+    pub(crate) fn knows_no_marks(&self, of: PartitionId) -> bool {
+        let until_ms = self.inner.state().unmarked.0.get(&of).copied();
+        until_ms.is_some_and(|until_ms| self.groups().now_ms() < until_ms)
+    }
+
     /// Looks whether it would get what it wants, and leaves a mark where it would not; nothing if the group has none, or does not answer.
     async fn leave_mark(
         &self,
         waiter: &Waiter<G>,
         (of, wanted): &(PartitionId, Wanted),
     ) -> Option<Way> {
-        let now_ms = self.groups().now_ms();
-        let unmarked = self.inner.state().unmarked.0.get(of).copied();
-        if unmarked.is_some_and(|until_ms| now_ms < until_ms) || seeded!(NoMarksLeft) {
+        if self.knows_no_marks(*of) || seeded!(NoMarksLeft) {
             return None;
         }
         let mark = PartitionCommand::Mark { wanted: wanted.clone(), waits: true };
@@ -231,7 +235,8 @@ impl<G: Groups> Transactions<G> {
             Ok(_) => None,
             Err(error) => {
                 if is_of_older_rules(&error) {
-                    self.inner.state().unmarked.0.insert(*of, now_ms + UNMARKED_MS);
+                    let until_ms = self.groups().now_ms() + UNMARKED_MS;
+                    self.inner.state().unmarked.0.insert(*of, until_ms);
                 }
                 None
             }

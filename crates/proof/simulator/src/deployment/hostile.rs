@@ -44,6 +44,8 @@ pub(crate) struct Hostile {
     shown: Vec<(PartitionId, PartitionCommand)>,
     /// What it hogs.
     held: Option<Intent>,
+    /// What it took of it the last time.
+    places: Vec<Part>,
 }
 
 impl Hostile {
@@ -64,6 +66,7 @@ impl Hostile {
             seen: Vec::new(),
             shown: Vec::new(),
             held: None,
+            places: Vec::new(),
         }
     }
 

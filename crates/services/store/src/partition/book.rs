@@ -12,8 +12,8 @@
 //! | `e` | since before when what is pending has expired |
 //! | `l`, client key | its floor, from version 2 on |
 //! | `x`, partition | it has ended, from version 3 on |
-//! | `k`, turn, number | a mark, from version 3 on |
-//! | `v` | the turn of the next marks, and how many were left so far, where there are some |
+//! | `k`, place, number | a mark, from version 3 on |
+//! | `v` | how many marks were left so far, where there are some |
 //! | `b`, client key | when it is forgotten what its marks kept others waiting for nothing, from version 3 on |
 //! | `s`, session | behind which of its transactions the next command to forget begins, from version 2 on |
 
@@ -50,7 +50,7 @@ enum Key {
     Stop(SessionId),
     Ended(PartitionId),
     Mark(Number),
-    Turn,
+    Count,
     Waste(PublicKey),
 }
 
@@ -93,7 +93,7 @@ impl Key {
                 out.extend_from_slice(&number.0.to_be_bytes());
                 out.extend_from_slice(&number.1.to_be_bytes());
             }
-            Key::Turn => out.push(b'v'),
+            Key::Count => out.push(b'v'),
             Key::Waste(client) => {
                 out.push(b'b');
                 client.encode(&mut out);
@@ -133,12 +133,12 @@ impl Key {
             b'l' => rest.try_into().ok().map(PublicKey).map(Key::Floor),
             b'x' => partition(rest).map(Key::Ended),
             b'k' => {
-                let (turn, number) = rest.split_at_checked(8)?;
-                let [turn, number] =
-                    [turn, number].map(|one| one.try_into().map(u64::from_be_bytes));
-                Some(Key::Mark((turn.ok()?, number.ok()?)))
+                let (place, number) = rest.split_at_checked(8)?;
+                let [place, number] =
+                    [place, number].map(|one| one.try_into().map(u64::from_be_bytes));
+                Some(Key::Mark((place.ok()?, number.ok()?)))
             }
-            b'v' => rest.is_empty().then_some(Key::Turn),
+            b'v' => rest.is_empty().then_some(Key::Count),
             b'b' => rest.try_into().ok().map(PublicKey).map(Key::Waste),
             b'e' => rest.is_empty().then_some(Key::Expired),
             _ => None,
@@ -238,10 +238,8 @@ impl Book {
         match change {
             Change::Mark(number, Some(mark)) => self.put(Key::Mark(number), &mark),
             Change::Mark(number, None) => self.remove(Key::Mark(number)),
-            Change::Turn((0, 0)) => self.remove(Key::Turn),
-            Change::Turn((turn, count)) => {
-                self.put_bytes(Key::Turn, &[turn.to_be_bytes(), count.to_be_bytes()].concat());
-            }
+            Change::Count(0) => self.remove(Key::Count),
+            Change::Count(count) => self.put(Key::Count, &count),
             Change::Waste(client, Some(until)) => self.put(Key::Waste(client), &until),
             Change::Waste(client, None) => self.remove(Key::Waste(client)),
         }
@@ -331,12 +329,8 @@ impl Book {
                 Key::Mark(number) => {
                     contents.marks.insert(number, Mark::from_bytes(bytes).map_err(malformed)?);
                 }
-                Key::Turn => {
-                    let (turn, count) = value.split_at_checked(8).ok_or(CONTRADICTION)?;
-                    let [turn, count] =
-                        [turn, count].map(|one| one.try_into().map(u64::from_be_bytes));
-                    let of = |_| CONTRADICTION;
-                    contents.marks.put_turn((turn.map_err(of)?, count.map_err(of)?));
+                Key::Count => {
+                    contents.marks.put_count(u64::from_bytes(bytes).map_err(malformed)?);
                 }
                 Key::Waste(client) => {
                     contents.marks.put_waste(client, Time::from_bytes(bytes).map_err(malformed)?);

@@ -15,7 +15,6 @@ use bytes::Bytes;
 use perdura_protocol::codec::{encode_bytes, encode_count};
 use perdura_protocol::{Decode, DecodeError, Encode, Reader, seeded};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
 /// What a transaction reads and writes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -171,10 +170,8 @@ impl Locks {
     }
 
     fn writer_in(&self, interval: &Interval) -> Option<(&Bytes, TransactionId)> {
-        let end = interval.end.as_ref().map(|end| end.max(&interval.start));
-        let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(&**end));
-        let start = Bound::Included(&*interval.start);
-        self.writers.range::<[u8], _>((start, end)).next().map(|(key, id)| (key, *id))
+        let mut writers = self.writers.range::<[u8], _>(interval.bounds());
+        writers.next().map(|(key, id)| (key, *id))
     }
 
     /// Somebody who holds what a transaction that touches this takes.

@@ -6,11 +6,12 @@
 //! something beyond his slot is hindered.
 //!
 //! Invariants:
-//! - A mark goes when its caller gets an answer, a second after he last found something in his way, and when it has been first for five seconds.
-//! - Of each client's key one comes after the other, beside those of others: so many places taken at once are no more than one (start-time fair queueing,
-//!   Goyal, Vin and Cheng, 1996).
-//! - A mark is void as long as only its own client's key is in its way, and while that key has wasted too much of others' time. A void one counts among
-//!   the marks of its own key alone.
+//! - A mark goes when its caller gets an answer, a second after he last found something in his way, or three after he had to give back what he had, and five
+//!   after it was first. While a transaction of his has what he waits for, only the last of these counts.
+//! - Of each client's key one comes after the other, and who comes has the place of those of each other key that are next: so many places taken at once are
+//!   no more than one (as in start-time fair queueing, Goyal, Vin and Cheng, 1996).
+//! - A mark is void as long as the first lock in its way, or if there is none every mark, is its own client key's, and while that key has wasted too much of
+//!   others' time. A void one counts among the marks of its own key alone.
 //! - What there is of marks is bounded, by client key and in all. Nothing is due for them: they go with whatever happens next.
 
 use super::command::Wanted;
@@ -19,6 +20,7 @@ use super::locks::{Met, Touched};
 use super::reply::{PartitionReply, Way};
 use super::{Asker, Entries, Partition, limits};
 use crate::limits::KEY_BYTES;
+use crate::plan::Interval;
 use crate::service::check_place;
 use bytes::Bytes;
 use perdura_execution::{Meter, TooCostly};
@@ -26,7 +28,6 @@ use perdura_protocol::{
     Decode, DecodeError, Digest, Encode, PublicKey, Reader, SessionId, Time, seeded,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
 /// A mark goes so long after its caller last found something in his way, milliseconds, ...
 const UNASKED_MS: u64 = 1_000;
@@ -40,8 +41,10 @@ const GIVEN_BACK_MS: u64 = 2_000;
 /// What a client's key wastes, being first without taking what it wants, is forgotten in so many times as long, ...
 const WASTE: u64 = 4;
 
-/// ... and while there is more to be forgotten than this, milliseconds, its marks are void.
+/// ... and while there is more to be forgotten than this, milliseconds, its marks are void. What they waste together beyond what one can counts for nothing: who
+/// waits for a lock that nobody gives back is first for long, too.
 const TOLERATED_MS: u64 = 8_000;
+const WASTED_AT_MOST_MS: u64 = WASTE * FIRST_MS;
 
 /// Who has waited for so long, milliseconds, has his mark on ranges, too.
 const RANGES_AFTER_MS: u64 = 1_000;
@@ -96,7 +99,11 @@ pub(crate) struct Mark {
 impl Mark {
     fn ends(&self) -> Time {
         let unasked = self.asked.0 + UNASKED_MS;
-        Time(self.first.map_or(unasked, |first| unasked.min(first.0 + FIRST_MS)))
+        Time(match self.first.map(|first| first.0 + FIRST_MS) {
+            Some(at) if self.taken_by.is_some() => at,
+            Some(at) => unasked.min(at),
+            None => unasked,
+        })
     }
 
     /// How long it kept others out for nothing, if it goes by itself at that time, milliseconds.
@@ -110,13 +117,13 @@ impl Mark {
     }
 }
 
-/// A place in all lines: the turn that it is of, and which one it is of all that were left.
+/// A place in all lines, and which one it is of all that were left.
 pub(crate) type Number = (u64, u64);
 
 /// What changes in the book: by their number, and by client key.
 pub(crate) enum Change {
     Mark(Number, Option<Mark>),
-    Turn(Number),
+    Count(u64),
     Waste(PublicKey, Option<Time>),
 }
 
@@ -135,8 +142,8 @@ type Comer = (PublicKey, Option<Number>, Time);
 pub(crate) struct Marks {
     /// In the order in which they are served.
     all: BTreeMap<Number, Mark>,
-    /// The turn of whoever comes now, and how many were left so far. Both begin anew where there are none.
-    turn: Number,
+    /// How many were left so far. It begins anew where there are none.
+    count: u64,
     /// When what each client's key wasted is forgotten.
     wastes: BTreeMap<PublicKey, Time>,
     // What follows from these. Of a key whether it is to be written.
@@ -148,7 +155,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
@@ -196,9 +203,9 @@ impl Marks {
         Some(mark)
     }
 
-    /// What is restored of the order.
-    pub(crate) fn put_turn(&mut self, turn: Number) {
-        self.turn = turn;
+    /// How many were left so far, when they are restored.
+    pub(crate) fn put_count(&mut self, count: u64) {
+        self.count = count;
     }
 
     /// What a client's key wasted is forgotten then.
@@ -240,7 +247,8 @@ impl Marks {
         let wasted_ms = mark.wasted_ms(at);
         if wasted_ms > 0 && !seeded!(MarkedAgain) {
             let before = self.wastes.get(&client).copied().unwrap_or_default();
-            let until = Time(at.max(before).0 + WASTE * wasted_ms);
+            let until = at.max(before).0 + WASTE * wasted_ms;
+            let until = Time(until.min(at.0 + WASTED_AT_MOST_MS).max(before.0));
             if until > now {
                 self.put_waste(client, until);
                 changes.push(Change::Waste(client, Some(until)));
@@ -249,30 +257,48 @@ impl Marks {
         changes
     }
 
-    /// One goes: whoever comes now is of the next turn.
+    /// One goes.
     fn leave(&mut self, number: Number) -> Vec<Change> {
         let Some(_) = self.remove(number) else { return Vec::new() };
-        let before = self.turn;
-        self.turn = match self.all.is_empty() {
-            true => (0, 0),
-            false => (before.0.max(number.0 + 1), before.1),
-        };
         let mut changes = vec![Change::Mark(number, None)];
-        if self.turn != before {
-            changes.push(Change::Turn(self.turn));
+        if self.all.is_empty() {
+            self.count = 0;
+            changes.push(Change::Count(0));
         }
         changes
     }
 
-    /// The number of a new one: of each client's key those that want the same come one after the other, beside those of others. Of two that are only on part
-    /// of what is wanted that is not known.
-    fn next_number(&mut self, new: &Mark) -> Number {
-        let is_same = |mark: &Mark| (mark.is_part && new.is_part) || mark.on.shares(&new.on);
-        let is_own = |mark: &Mark| mark.session.client == new.session.client && is_same(mark);
-        let last = self.all.iter().rev().find(|(_, mark)| is_own(mark));
-        let next = last.map_or(0, |((turn, _), _)| turn + 1);
-        self.turn.1 += 1;
-        (next.max(self.turn.0), self.turn.1)
+    /// The number of a new one: behind the last of its own client's key that wants some of the same, and behind the next one of each other key that would be in
+    /// its way. What is only on part of what is wanted may want anything.
+    fn next_number(&mut self, new: &Mark, now: Time, meter: &Meter) -> Number {
+        let client = new.session.client;
+        let is_part = |mark: &Mark| mark.is_part || new.is_part;
+        let mut place = 0;
+        let mut next_ones: BTreeMap<PublicKey, u64> = BTreeMap::new();
+        let mut note_next = |(of, _): Number, mark: &Mark| {
+            if mark.session.client != client && !self.is_void(mark, now) {
+                let next = next_ones.entry(mark.session.client).or_insert(of);
+                *next = of.min(*next);
+            }
+        };
+        for (number, mark) in &self.all {
+            if is_part(mark) {
+                note_next(*number, mark);
+            }
+            if mark.session.client == client && (is_part(mark) || mark.on.shares(&new.on)) {
+                place = number.0 + 1;
+            }
+        }
+        let looked = self.in_the_way(&new.on, meter, |number| {
+            note_next(number, &self.all[&number]);
+            false
+        });
+        // Where there are too many to be looked at, it comes behind all.
+        let last = self.all.last_key_value().map_or(0, |((last, _), _)| *last);
+        let others = next_ones.into_values().max().unwrap_or_default();
+        place = place.max(if looked.is_ok() { others } else { last });
+        self.count += 1;
+        (place, self.count)
     }
 
     fn of_session(&self, session: SessionId) -> impl Iterator<Item = (Number, &Mark)> {
@@ -303,8 +329,7 @@ impl Marks {
         is_before && !(is_stranger && self.is_void(mark, now))
     }
 
-    /// The marks that come before who touches this, but for those beside which it may be had, as reads are beside each other. At most so many; those looked
-    /// at are charged for.
+    /// The marks that come before who touches this. At most so many.
     fn before(
         &self,
         comer: Comer,
@@ -312,44 +337,56 @@ impl Marks {
         (meter, most): (&Meter, usize),
     ) -> Result<BTreeSet<Number>, TooCostly> {
         let mut found = BTreeSet::new();
-        let mut look = |number: Number, is_in_the_way: bool| -> Result<bool, TooCostly> {
-            meter.charge(MARK_COST)?;
-            if is_in_the_way && self.counts(number, comer) {
+        self.in_the_way(touched, meter, |number| {
+            if self.counts(number, comer) {
                 found.insert(number);
             }
-            Ok(found.len() >= most)
+            found.len() >= most
+        })?;
+        Ok(found)
+    }
+
+    /// The marks that are in the way of who touches this, but for those beside which it may be had, as reads are beside each other: some more than once, until
+    /// it is enough. Those looked at are charged for.
+    fn in_the_way(
+        &self,
+        touched: &Touched,
+        meter: &Meter,
+        mut is_enough: impl FnMut(Number) -> bool,
+    ) -> Result<(), TooCostly> {
+        let mut look = |number: Number, is_in_the_way: bool| -> Result<bool, TooCostly> {
+            meter.charge(MARK_COST)?;
+            Ok(is_in_the_way && is_enough(number))
         };
         let Touched { reads, writes, intervals } = touched;
         for (keys, is_written) in [(reads, false), (writes, true)] {
             for (number, writes) in keys.iter().filter_map(|key| self.keys.get(key)).flatten() {
                 if look(*number, is_written || *writes)? {
-                    return Ok(found);
+                    return Ok(());
                 }
             }
         }
         for interval in intervals {
-            let end = interval.end.as_ref().map(|end| end.max(&interval.start));
-            let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(&**end));
-            let start = Bound::Included(&*interval.start);
-            for (_, line) in self.keys.range::<[u8], _>((start, end)) {
+            for (_, line) in self.keys.range::<[u8], _>(interval.bounds()) {
                 for (number, writes) in line {
                     if look(*number, *writes)? {
-                        return Ok(found);
+                        return Ok(());
                     }
                 }
             }
         }
-        for key in writes {
-            for number in &self.with_ranges {
-                let intervals = &self.all[number].on.intervals;
-                meter.charge(RANGE_COST * intervals.len())?;
-                let is_in = intervals.iter().any(|one| one.contains(key));
-                if look(*number, is_in && !seeded!(RangesLast))? {
-                    return Ok(found);
-                }
+        if writes.is_empty() || seeded!(RangesLast) {
+            return Ok(());
+        }
+        for number in &self.with_ranges {
+            let intervals = &self.all[number].on.intervals;
+            meter.charge(RANGE_COST * intervals.len())?;
+            let has_some = |one: &Interval| writes.range::<[u8], _>(one.bounds()).next().is_some();
+            if intervals.iter().any(has_some) && look(*number, true)? {
+                return Ok(());
             }
         }
-        Ok(found)
+        Ok(())
     }
 }
 
@@ -425,7 +462,13 @@ impl Partition {
     /// Who wants this has it until his transaction ends.
     pub(super) fn taken(&mut self, session: SessionId, wanted: Digest, by: TransactionId) {
         if let Some(number) = self.marks.number_of(session, wanted) {
-            self.change_mark(number, |mark| Mark { taken_by: Some(by), ..mark });
+            let now = self.now;
+            let first = |mark: &Mark| mark.first.or(Some(now));
+            self.change_mark(number, |mark| Mark {
+                first: first(&mark),
+                taken_by: Some(by),
+                ..mark
+            });
         }
     }
 
@@ -500,10 +543,13 @@ impl Partition {
         let (session, now) = (asker.session, self.now);
         let client = session.client;
         let own_marks = self.marks.of_client.get(&client).copied().unwrap_or_default();
-        asker.meter.charge(MEETS_COST * own_marks * touched.count().min(limits::KEYS_OF_A_MARK))?;
         let held = self.locks.met(touched);
         let digest = wanted.digest();
         let own = self.marks.number_of(session, digest);
+        if own.is_none() {
+            let keys = touched.count().min(limits::KEYS_OF_A_MARK);
+            asker.meter.charge(self.marks.len() + MEETS_COST * own_marks * keys)?;
+        }
         let comer = (client, own, now);
         let before = self.marks.before(comer, touched, (asker.meter, COUNTED))?;
         let is_free = held.is_none() && before.is_empty();
@@ -548,8 +594,8 @@ impl Partition {
             let number = match own {
                 Some(own) => own,
                 None => {
-                    let number = self.marks.next_number(&mark);
-                    self.note_marks([Change::Turn(self.marks.turn)]);
+                    let number = self.marks.next_number(&mark, now, asker.meter);
+                    self.note_marks([Change::Count(self.marks.count)]);
                     number
                 }
             };

@@ -125,7 +125,7 @@ impl Partition {
                 oldest,
                 oldest_ms,
             ),
-            Measure::gauge("perdura_transaction_marks", marks, self.marks.count() as u64),
+            Measure::gauge("perdura_transaction_marks", marks, self.marks.len() as u64),
             Measure::gauge("perdura_transaction_clients_capped", capped, self.caps.len() as u64),
             Measure::gauge("perdura_transaction_partitions_silent", silence, silent),
             Measure::counter("perdura_transactions_blocked_commands_total", blocked, tally.blocked),

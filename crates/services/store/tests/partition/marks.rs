@@ -225,6 +225,52 @@ fn who_has_to_give_it_back_has_his_place_again() {
     assert!(!hinders(&mut world, client(8), 1), "nobody waits any more");
 }
 
+/// Another partition took long to say that it does not grant its part.
+#[test]
+fn who_has_to_give_it_back_late_has_his_place_again_too() {
+    let mut world = World::new(2);
+    let [holder, first, second] = [7, 1, 2].map(client);
+    assert!(is_granted(&mut world, holder, 1, reads("a1")));
+    assert!(is_marked(&mark(&mut world, first, &writes("a1"))));
+    finish(&mut world, holder, 1, reads("a1"));
+    assert!(is_granted(&mut world, first, 1, writes("a1")));
+    assert!(is_marked(&mark(&mut world, second, &writes("a1"))));
+    for _ in 0..3 {
+        world.pass(700);
+        assert!(is_marked(&mark(&mut world, second, &writes("a1"))));
+    }
+    world.restart();
+    end(&mut world, first, 1, writes("a1"), false);
+    assert!(!is_granted(&mut world, second, 1, writes("a1")));
+    assert!(is_granted(&mut world, first, 2, writes("a1")));
+}
+
+/// One key alone takes what it has a place for, gives it back and takes it again, all in order, and never looks.
+#[test]
+fn who_takes_it_and_gives_it_back_again_and_again_goes_after_five_seconds() {
+    let mut world = World::new(2);
+    let [holder, hog, other] = [7, 1, 2].map(client);
+    assert!(is_granted(&mut world, holder, 1, writes("a1")));
+    // A place that has never been first.
+    assert!(is_marked(&mark(&mut world, hog, &writes("a1"))));
+    assert!(is_marked(&mark(&mut world, hog, &reads("a1"))));
+    let leave = PartitionCommand::Mark { wanted: Wanted::by(&writes("a1")), waits: false };
+    world.ask(0, hog, &leave);
+    finish(&mut world, holder, 1, writes("a1"));
+    let mut turns = 0;
+    while is_granted(&mut world, hog, turns, reads("a1")) {
+        for _ in 0..turns.min(1) + 1 {
+            assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+            world.pass(900);
+        }
+        assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+        end(&mut world, hog, turns, reads("a1"), false);
+        turns += 1;
+        assert!(turns < 6, "it goes on for ever");
+    }
+    assert!(is_granted(&mut world, other, 1, writes("a1")));
+}
+
 #[test]
 fn who_waits_no_longer_says_so() {
     let mut world = World::new(2);
@@ -341,6 +387,31 @@ fn a_mark_goes_when_its_caller_stays_away_and_when_it_stood_for_long() {
     assert_eq!(world.stores[0].state_bytes(), nothing);
 }
 
+/// A lock that nobody gives back is in the way of many callers of one application.
+#[test]
+fn what_many_places_waste_together_counts_no_more_than_what_one_does() {
+    let mut world = World::new(3);
+    let parts = [(0, vec![range("a", Some("b"), 9, false)]), (2, reads("c1"))];
+    let (_, held) = prepare_with(&mut world, client(7), 1, parts);
+    assert!(is_commit(&held));
+    let all = |world: &mut World| {
+        for number in 1..20 {
+            assert!(is_marked(&mark(world, client(1), &writes(&format!("a{number}")))));
+        }
+    };
+    for _ in 0..7 {
+        all(&mut world);
+        world.pass(800);
+    }
+    for _ in 0..12 {
+        all(&mut world);
+        assert!(!hinders(&mut world, client(8), 1));
+        world.pass(1_000);
+    }
+    all(&mut world);
+    assert!(hinders(&mut world, client(8), 2));
+}
+
 /// Nobody is in his way, and he stays there all the same.
 #[test]
 fn who_could_have_it_and_does_not_take_it_comes_to_the_end_of_the_line() {
@@ -413,6 +484,37 @@ fn many_places_of_one_key_are_one() {
         }
         assert!(is_granted(&mut world, other, 1, writes("a1")), "{turns} {is_held_by_own}");
     }
+}
+
+/// What goes, or comes and goes elsewhere, brings none of a key's many places before others.
+#[test]
+fn who_comes_is_second_beside_any_other_key() {
+    let mut world = World::new(2);
+    let [holder, hog, busy, other] = [7, 1, 3, 2].map(client);
+    let wants = |number: u64| vec![write("a1", "1", false), read(&format!("a-{number}"))];
+    for key in ["a1", "a2"] {
+        assert!(is_granted(&mut world, holder, 1 + u64::from(key == "a2"), reads(key)));
+    }
+    (0..5).for_each(|number| drop(mark(&mut world, hog, &wants(number))));
+    for turn in 0..5 {
+        assert!(is_marked(&mark(&mut world, busy, &writes("a2"))));
+        finish(&mut world, holder, 2 + turn, reads("a2"));
+        assert!(is_granted(&mut world, busy, turn, writes("a2")));
+        assert!(is_marked(&mark(&mut world, client(4), &writes("a2"))));
+        finish(&mut world, busy, turn, writes("a2"));
+        assert!(is_granted(&mut world, client(4), turn, writes("a2")));
+        finish(&mut world, client(4), turn, writes("a2"));
+        assert!(is_granted(&mut world, holder, 3 + turn, reads("a2")));
+    }
+    let leave = PartitionCommand::Mark { wanted: Wanted::by(&wants(4)), waits: false };
+    world.ask(0, hog, &leave);
+    assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+    world.restart();
+    finish(&mut world, holder, 1, reads("a1"));
+    assert!(is_granted(&mut world, hog, 0, wants(0)));
+    finish(&mut world, hog, 0, wants(0));
+    assert!(!is_granted(&mut world, hog, 1, wants(1)));
+    assert!(is_granted(&mut world, other, 1, writes("a1")));
 }
 
 /// Each key has a turn beside those of others, however many places it takes at once.
@@ -529,6 +631,26 @@ fn what_there_is_of_marks_is_bounded() {
     world.pass(1_000);
     world.restart();
     assert_eq!(world.stores[0].state_bytes(), nothing);
+}
+
+/// Many wait for ranges that it has nothing of.
+#[test]
+fn one_who_writes_much_gets_it_beside_many_marks_on_ranges() {
+    let mut world = World::new(2);
+    assert!(is_granted(&mut world, client(200), 1, writes("a1")));
+    let all = vec![range("a0", Some("a2"), 9, false)];
+    for _ in 0..3 {
+        for who in 0..=u8::MAX {
+            let mut public = [who; 32];
+            public[31] = 9;
+            let session = SessionId { client: PublicKey(public), nonce: 1 };
+            assert!(!matches!(mark(&mut world, session, &all), Way::Free));
+        }
+        world.pass(600);
+    }
+    let many = (0..1_024).map(|number| write(&format!("a5-{number}"), "1", false)).collect();
+    world.most_cost = 16 << 20;
+    assert!(is_granted(&mut world, client(1), 1, many));
 }
 
 /// What is kept of marks counts against the state's limit.

@@ -19,6 +19,9 @@ const MARKED: usize = 6;
 impl Hostile {
     /// Takes all once more, or some keys, and gives back what it had before.
     pub(super) async fn hog(&mut self) {
+        if self.random.percent(40) && !self.places.is_empty() {
+            return self.take_again().await;
+        }
         let marked = self.marked();
         let all = || Operation::ReadRange {
             start: Bytes::new(),
@@ -34,12 +37,8 @@ impl Hostile {
         });
         let parts: Vec<Part> = parts.filter(|(_, operations)| !operations.is_empty()).collect();
         let Some(intent) = self.intent(&parts, true).await else { return };
-        let prepares = parts.iter().map(|(partition, operations)| {
-            let (intent, operations) = (intent.clone(), operations.clone());
-            (*partition, PartitionCommand::Prepare { intent, operations })
-        });
-        let prepares = prepares.collect();
-        let before = self.held.replace(intent.clone());
+        let prepares = prepares(&intent, &parts);
+        let before = self.held.replace(intent);
         let mut marks = self.marks(&marked);
         if self.random.percent(50) {
             // As of one who waits for all that he then reads.
@@ -48,20 +47,21 @@ impl Hostile {
             };
             marks.extend(parts.iter().map(of_all));
         }
+        self.places = parts;
         match self.random.below(3) {
             0 => {
                 self.ask_all(marks).await;
                 self.ask_all(prepares).await;
-                self.give_back(before).await;
+                self.give_back(before, true).await;
             }
             1 => {
                 self.ask_all(prepares).await;
                 self.ask_all(marks).await;
-                self.give_back(before).await;
+                self.give_back(before, true).await;
             }
             // It has its answer, and waits once more.
             _ => {
-                self.give_back(before).await;
+                self.give_back(before, true).await;
                 self.be_answered(&marked).await;
                 self.ask_all(prepares).await;
                 self.ask_all(marks).await;
@@ -70,10 +70,20 @@ impl Hostile {
         self.way.sleep(HELD_MS).await;
     }
 
-    async fn give_back(&mut self, intent: Option<Intent>) {
+    /// As of one whose transaction had to be aborted, for another partition, and who tries again: he has his places again, and looks at none of them.
+    async fn take_again(&mut self) {
+        let Some(intent) = self.intent(&self.places.clone(), true).await else { return };
+        let prepares = prepares(&intent, &self.places);
+        let before = self.held.replace(intent);
+        self.give_back(before, false).await;
+        self.ask_all(prepares).await;
+        self.way.sleep(HELD_MS).await;
+    }
+
+    async fn give_back(&mut self, intent: Option<Intent>, commit: bool) {
         let Some(intent) = intent else { return };
         let finish = |partition| {
-            let (transaction, commit, votes) = (intent.id(), true, Vec::new());
+            let (transaction, votes) = (intent.id(), Vec::new());
             (partition, PartitionCommand::Finish { transaction, commit, votes })
         };
         let all = intent.participants.iter().map(|one| finish(one.partition)).collect();
@@ -119,6 +129,14 @@ impl Hostile {
         });
         join_all(calls).await;
     }
+}
+
+fn prepares(intent: &Intent, parts: &[Part]) -> Vec<(PartitionId, PartitionCommand)> {
+    let prepare = |(partition, operations): &Part| {
+        let (intent, operations) = (intent.clone(), operations.clone());
+        (*partition, PartitionCommand::Prepare { intent, operations })
+    };
+    parts.iter().map(prepare).collect()
 }
 
 fn keys(marked: &[(PartitionId, Vec<Bytes>)]) -> impl Iterator<Item = (PartitionId, &Bytes)> {
