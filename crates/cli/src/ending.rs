@@ -34,7 +34,7 @@ pub fn carried_out(yes: bool) -> ExitCode {
 }
 
 /// One command got no answer: what is said of it, and the exit code.
-pub fn unanswered(error: &impl std::error::Error, refused: bool, json: bool) -> ExitCode {
+pub fn unanswered(error: &impl std::fmt::Display, refused: bool, json: bool) -> ExitCode {
     let (outcome, code) = if refused { ("refused", 4) } else { ("indeterminate", 5) };
     if json {
         say!("{}", serde_json::json!({"outcome": outcome, "error": error.to_string()}));

@@ -10,9 +10,12 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use perdura_client::Options;
+use perdura_protocol::PartitionId;
 use perdura_protocol::text::Printable;
-use perdura_store::{StoreCommand, StoreReply, behind, beyond_prefix};
-use perdura_transactions::{StoreClient, TransactionError};
+use perdura_store::{
+    OperationResult, StoreCommand, StoreReply, TransactionResult, behind, beyond_prefix,
+};
+use perdura_transactions::{Page, Range, StoreClient, TransactionError};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
@@ -88,6 +91,9 @@ enum Command {
         /// Read without ordering, where enough replicas answer alike; as consistent, and faster
         #[arg(long)]
         fast: bool,
+        /// Only what this partition has, without ordering; whatever the others do
+        #[arg(long, value_name = "P")]
+        partition: Option<u16>,
         #[command(flatten)]
         how: How,
     },
@@ -163,6 +169,9 @@ struct How {
     /// Print the value alone, without the end of a line
     #[arg(skip)]
     raw: bool,
+    /// Of this partition alone
+    #[arg(skip)]
+    partition: Option<u16>,
 }
 
 impl How {
@@ -211,14 +220,25 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Del { key, how } => {
             (plain(StoreCommand::Delete { key: how.bytes(&key)? }), false, how)
         }
-        Command::Scan { start, end, after, limit, prefix, keys_only, reverse, fast, how } => {
+        Command::Scan {
+            start,
+            end,
+            after,
+            limit,
+            prefix,
+            keys_only,
+            reverse,
+            fast,
+            partition,
+            how,
+        } => {
             let (mut start, mut end) =
                 (how.bytes(&start)?, end.map(|end| how.bytes(&end)).transpose()?);
             if let Some(prefix) = prefix {
                 start = how.bytes(&prefix)?;
                 end = beyond_prefix(&start);
             }
-            let how = How { keys_only, ..how };
+            let how = How { keys_only, partition, ..how };
             match after.map(|after| how.bytes(&after)).transpose()? {
                 // In the order of the page: the end stays what it is at the other side.
                 Some(after) if reverse => {
@@ -259,7 +279,12 @@ fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
     let options = Options { timeout: how.timeout, reply_quorum: None };
     let reply = runtime()?.block_on(async {
         let client = connect_store(&groups, &key)?;
-        let reply = call(&client, &parsed.command, fast, &options);
+        let reply = async {
+            match how.partition.map(PartitionId) {
+                Some(partition) => scan_in(&client, partition, &parsed.command, &options).await,
+                None => call(&client, &parsed.command, fast, &options).await,
+            }
+        };
         let reply = withdrawn_by_signals(&client.clients(), reply).await?;
         client.close().await;
         anyhow::Ok(reply)
@@ -273,6 +298,23 @@ fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
         }
         (Err(error), _) => Ok(unanswered(&error, error.is_refusal(), how.json)),
     }
+}
+
+/// What a partition has of a scan.
+async fn scan_in(
+    client: &StoreClient,
+    partition: PartitionId,
+    scan: &StoreCommand,
+    options: &Options,
+) -> Result<StoreReply, TransactionError> {
+    let StoreCommand::Transaction(transaction) = scan else {
+        return Err(TransactionError::Nonsense);
+    };
+    let range = transaction.operations.first().and_then(Range::of);
+    let range = range.ok_or(TransactionError::Nonsense)?;
+    let Page { entries, more } = client.read_range_in(partition, range, options).await?;
+    let results = vec![OperationResult::Entries { entries, more }];
+    Ok(StoreReply::Transaction(TransactionResult { committed: true, failed: None, results }))
 }
 
 /// The outcome of a command whose result nobody gets to see.

@@ -8,14 +8,14 @@ use crate::batch::{self, Content};
 use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
 use crate::kv::call;
 use crate::kv_json::{self, Parsed};
-use crate::kv_range::page;
+use crate::kv_walk::{Of, Walking};
 use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use perdura_client::Options;
-use perdura_store::{StoreCommand, behind, beyond_prefix};
-use perdura_transactions::StoreClient;
+use perdura_store::StoreCommand;
+use perdura_transactions::{Range, StoreClient};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs::File;
@@ -32,8 +32,9 @@ const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Write all entries, or those of a prefix, as JSON lines
 ///
-/// Each page of up to 10000 entries or 1 MiB is one moment of the store; pages one after the other are not: what is written meanwhile
-/// may be there or not. Stop the writers for a copy of one moment. Exit codes: 0 done, 1 failed, 130 interrupted (by SIGTERM 143): --resume goes on.
+/// They come in the order of their keys. Each partition is read page by page, of up to 10000 entries or 1 MiB, which is one moment of it; pages are not one moment
+/// together: what is written meanwhile may be there or not. Stop the writers for a copy of one moment. Exit codes: 0 done, 1 failed, or with --skip-unreachable
+/// not of all partitions, 130 interrupted (by SIGTERM 143): --resume goes on, with the same --partition.
 #[derive(Args)]
 pub struct Export {
     #[command(flatten)]
@@ -41,6 +42,8 @@ pub struct Export {
     /// Only keys that begin so
     #[arg(long, value_name = "KEY", default_value = "")]
     prefix: String,
+    #[command(flatten)]
+    of: Of,
     /// A new file to write, in place of standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -115,23 +118,23 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
             (Box::new(file), last)
         }
     };
-    let start = match last {
-        None => Some(prefix.clone()),
+    let keys = match last {
+        None => Range::prefix(prefix),
         Some(last) if !last.starts_with(&prefix) => {
             bail!(Usage("the file's last key does not begin with --prefix".into()))
         }
-        Some(last) => behind(&last),
+        Some(last) => Range::prefix(prefix).after(&last),
     };
     let options = Options { timeout: arguments.timeout, reply_quorum: None };
     let mut progress = Progress::new("exported");
-    let written = runtime()?.block_on(async {
-        let client = connect_store(&groups, &key)?;
-        let (mut out, stop) = (&mut out, Stop::by_signals()?);
-        let written =
-            pages(&client, &options, start, (&prefix, &stop), &mut out, &mut progress).await;
+    let (written, left_out) = runtime()?.block_on(async {
+        let client = arguments.of.connect(&groups, &key)?;
+        let stop = Stop::by_signals()?;
+        let mut walking = arguments.of.walk(&client, keys);
+        let written = write(&mut walking, &options, &stop, &mut out, &mut progress).await;
         client.close().await;
-        written.map(|()| stop.by())
-    });
+        anyhow::Ok((written.map(|()| stop.by()), walking.left_out()))
+    })?;
     let flushed = out.flush().context("cannot write the export");
     let goes_on = if arguments.out.is_some() { "; --resume goes on from there" } else { "" };
     let interrupted = written.and_then(|by| flushed.map(|()| by));
@@ -145,20 +148,24 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
         "perdura: {}; of what was written meanwhile some may be there and some not",
         progress.text()
     );
-    Ok(ExitCode::SUCCESS)
+    Ok(left_out.map_or(ExitCode::SUCCESS, |options| {
+        tell!(
+            "perdura: the export is not whole: `{options}` exports the rest to another file, once it answers"
+        );
+        ExitCode::FAILURE
+    }))
 }
 
-/// All pages from `start` on.
-async fn pages(
-    client: &StoreClient,
+/// Writes all entries that are left.
+async fn write(
+    walking: &mut Walking,
     options: &Options,
-    mut start: Option<Bytes>,
-    (prefix, stop): (&Bytes, &Stop),
+    stop: &Stop,
     out: &mut dyn Write,
     progress: &mut Progress,
 ) -> Result<()> {
-    while let Some(from) = start.filter(|_| stop.by().is_none()) {
-        let (entries, next) = page(client, options, from, beyond_prefix(prefix)).await?;
+    while stop.by().is_none() {
+        let Some(entries) = walking.next(options).await? else { break };
         let mut text = Vec::new();
         for (key, value) in &entries {
             let line =
@@ -168,7 +175,6 @@ async fn pages(
         }
         out.write_all(&text).context("cannot write the export")?;
         progress.add(entries.len() as u64, text.len());
-        start = next;
     }
     Ok(())
 }

@@ -1,28 +1,23 @@
-//! `perdura kv count` and `perdura kv delete-range`: what lies in a range, page by page.
+//! `perdura kv count` and `perdura kv delete-range`: what lies in a range, page by page, of each partition by itself.
 
 use crate::Usage;
 use crate::administer::confirmed;
-use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
+use crate::connect::{ClusterArguments, parse_duration, runtime};
 use crate::ending::unanswered;
 use crate::kv::call;
-use crate::kv_json::{Parsed, from_base64};
+use crate::kv_json::from_base64;
+use crate::kv_walk::Of;
 use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use perdura_client::Options;
 use perdura_protocol::PartitionId;
-use perdura_store::{
-    Operation, OperationResult, StoreCommand, StoreReply, Transaction, behind, beyond_prefix,
-    limits,
-};
-use perdura_transactions::{StoreClient, TransactionError};
+use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction, limits};
+use perdura_transactions::{self as library, StoreClient, TransactionError};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// Entries of one read; it ends after 1 MiB, too.
-pub const PAGE: u32 = 10_000;
 
 /// Which keys are meant: all, if nothing is given.
 #[derive(Args)]
@@ -43,13 +38,15 @@ pub struct Range {
 
 /// Count the entries of a range
 ///
-/// Page by page, so that it is not one moment of the store: what is written meanwhile may be counted or not. Exit codes: 0 done, 4 refused (also where no replica can be reached), 1 otherwise failed.
+/// Page by page, so that it is not one moment of the store: what is written meanwhile may be counted or not. Exit codes: 0 done, 4 refused (also where no replica can be reached), 1 otherwise failed, or with --skip-unreachable not of all partitions.
 #[derive(Args)]
 pub struct Count {
     #[command(flatten)]
     cluster: ClusterArguments,
     #[command(flatten)]
     range: Range,
+    #[command(flatten)]
+    of: Of,
     /// How long to wait for each page
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
     timeout: Duration,
@@ -64,6 +61,8 @@ pub struct DeleteRange {
     cluster: ClusterArguments,
     #[command(flatten)]
     range: Range,
+    #[command(flatten)]
+    of: Of,
     /// Say how many entries there are, and remove none
     #[arg(long)]
     dry_run: bool,
@@ -75,22 +74,21 @@ pub struct DeleteRange {
     timeout: Duration,
 }
 
-/// From a key up to another one; `None`: up to the last.
-type Bounds = (Bytes, Option<Bytes>);
-
 impl Range {
-    fn bounds(&self) -> Result<Bounds> {
+    fn keys(&self) -> Result<library::Range> {
         let key = |text: &str| match self.base64 {
             true => from_base64(text).map_err(Usage),
             false => Ok(Bytes::copy_from_slice(text.as_bytes())),
         };
         if let Some(prefix) = &self.prefix {
-            let prefix = key(prefix)?;
-            let end = beyond_prefix(&prefix);
-            return Ok((prefix, end));
+            return Ok(library::Range::prefix(key(prefix)?));
         }
         let start = self.start.as_deref().map_or(Ok(Bytes::new()), key)?;
-        Ok((start, self.end.as_deref().map(key).transpose()?))
+        let from = library::Range::all().from(start);
+        Ok(match self.end.as_deref().map(key).transpose()? {
+            None => from,
+            Some(end) => from.to(end),
+        })
     }
 
     fn is_all(&self) -> bool {
@@ -100,72 +98,57 @@ impl Range {
     }
 }
 
-/// One page from `start` on, and where the next one begins, if there is more.
-pub async fn page(
-    client: &StoreClient,
-    options: &Options,
-    start: Bytes,
-    end: Option<Bytes>,
-) -> Result<(Vec<(Bytes, Bytes)>, Option<Bytes>)> {
-    let page = Parsed::scan(start, end, PAGE, false);
-    let reply = call(client, &page.command, true, options).await?;
-    let (entries, more) = entries(reply).context("the cluster gave an answer that fits no scan")?;
-    let last = entries.last().filter(|_| more).map(|(key, _)| key.clone());
-    Ok((entries, last.as_ref().and_then(|last| behind(last))))
-}
-
-fn entries(reply: StoreReply) -> Option<(Vec<(Bytes, Bytes)>, bool)> {
-    let StoreReply::Transaction(mut result) = reply else { return None };
-    match result.results.pop()? {
-        OperationResult::Entries { entries, more } => Some((entries.iter().collect(), more)),
-        _ => None,
-    }
-}
-
 /// Runs `perdura kv count`.
 pub fn count(arguments: &Count) -> Result<ExitCode> {
     let groups = arguments.cluster.load_store()?;
     let key = arguments.cluster.key_of(&groups)?;
-    let bounds = arguments.range.bounds()?;
+    let keys = arguments.range.keys()?;
     let options = Options { timeout: arguments.timeout, reply_quorum: None };
     let counted = runtime()?.block_on(async {
-        let client = connect_store(&groups, &key)?;
-        let counted = count_all(&client, &options, bounds).await;
+        let client = arguments.of.connect(&groups, &key)?;
+        let counted = count_all(&client, &options, keys, &arguments.of).await;
         client.close().await;
         anyhow::Ok(counted)
     })?;
     match counted {
-        Ok(counted) => {
+        Ok((counted, left_out)) => {
             say!("{counted}");
-            Ok(ExitCode::SUCCESS)
+            Ok(left_out.map_or(ExitCode::SUCCESS, |options| {
+                tell!("perdura: that is not all: `{options}` counts the rest, once it answers");
+                ExitCode::FAILURE
+            }))
         }
         Err(error) => match error.downcast_ref::<TransactionError>() {
             // Whatever became of it, it only reads.
-            Some(error) => Ok(unanswered(error, true, false)),
+            Some(_) => Ok(unanswered(&error, true, false)),
             None => Err(error),
         },
     }
 }
 
-async fn count_all(client: &StoreClient, options: &Options, (start, end): Bounds) -> Result<u64> {
-    let (mut start, mut count) = (Some(start), 0);
-    while let Some(from) = start {
-        let (entries, next) = page(client, options, from, end.clone()).await?;
+/// How many there are, and the options that mean what was left out.
+async fn count_all(
+    client: &StoreClient,
+    options: &Options,
+    keys: library::Range,
+    of: &Of,
+) -> Result<(u64, Option<String>)> {
+    let (mut walking, mut count) = (of.walk(client, keys), 0);
+    while let Some(entries) = walking.next(options).await? {
         count += entries.len() as u64;
-        start = next;
     }
-    Ok(count)
+    Ok((count, walking.left_out()))
 }
 
 /// Runs `perdura kv delete-range`.
 pub fn delete_range(arguments: &DeleteRange) -> Result<ExitCode> {
     let groups = arguments.cluster.load_store()?;
     let key = arguments.cluster.key_of(&groups)?;
-    let bounds = arguments.range.bounds()?;
+    let keys = arguments.range.keys()?;
     let options = Options { timeout: arguments.timeout, reply_quorum: None };
     runtime()?.block_on(async {
-        let client = connect_store(&groups, &key)?;
-        let done = delete(&client, &options, bounds, arguments).await;
+        let client = arguments.of.connect(&groups, &key)?;
+        let done = delete(&client, &options, keys, arguments).await;
         client.close().await;
         done
     })
@@ -174,11 +157,12 @@ pub fn delete_range(arguments: &DeleteRange) -> Result<ExitCode> {
 async fn delete(
     client: &StoreClient,
     options: &Options,
-    bounds: Bounds,
+    keys: library::Range,
     arguments: &DeleteRange,
 ) -> Result<ExitCode> {
-    let there = count_all(client, options, bounds.clone()).await?;
-    let what = if arguments.range.is_all() { "entries, all of the store," } else { "entries" };
+    let (there, _) = count_all(client, options, keys.clone(), &arguments.of).await?;
+    let is_all = arguments.range.is_all() && arguments.of.is_all();
+    let what = if is_all { "entries, all of the store," } else { "entries" };
     if arguments.dry_run || there == 0 {
         say!("{there} {what} would be removed; nothing was changed");
         return Ok(ExitCode::SUCCESS);
@@ -186,10 +170,9 @@ async fn delete(
     if !arguments.yes && !confirmed(&format!("Remove {there} {what}? Type yes to do so:"), "yes")? {
         bail!("nothing was changed: {there} {what} are meant. If that is right, give --yes");
     }
-    let ((start, end), mut removed) = (bounds, 0);
-    let (mut start, stop) = (Some(start), Stop::by_signals()?);
-    while let Some(from) = start {
-        let (entries, next) = page(client, options, from, end.clone()).await?;
+    let (mut walking, mut removed) = (arguments.of.walk(client, keys), 0);
+    let stop = Stop::by_signals()?;
+    while let Some(entries) = walking.next(options).await? {
         // In one partition at a time: one round, and as many at once in any store.
         let mut keys: BTreeMap<PartitionId, Vec<Bytes>> = BTreeMap::new();
         for (key, _) in entries {
@@ -200,18 +183,31 @@ async fn delete(
                 tell!("perdura: {signal}: {removed} of {there} entries are removed; run it again");
                 return Ok(ExitCode::from(code_of(signal)));
             }
-            let operation = |key: &Bytes| Operation::Delete { key: key.clone() };
-            let operations = some.iter().map(operation).collect();
-            let command = StoreCommand::Transaction(Transaction { operations });
-            call(client, &command, false, options).await.with_context(|| {
+            removed += remove(client, some, options).await.with_context(|| {
                 format!(
                     "{removed} of {there} entries are removed, and perhaps some more; run it again"
                 )
             })?;
-            removed += some.len();
         }
-        start = next;
     }
     say!("{removed} entries are removed");
-    Ok(ExitCode::SUCCESS)
+    Ok(walking.left_out().map_or(ExitCode::SUCCESS, |options| {
+        tell!("perdura: that is not all: `{options}` removes the rest, once it answers");
+        ExitCode::FAILURE
+    }))
+}
+
+/// Removes keys of one partition; says how many were there.
+async fn remove(client: &StoreClient, keys: &[Bytes], options: &Options) -> Result<usize> {
+    let operations = keys.iter().map(|key| Operation::Delete { key: key.clone() }).collect();
+    let command = StoreCommand::Transaction(Transaction { operations });
+    let existed =
+        |result: &&OperationResult| matches!(result, OperationResult::Deleted { existed: true });
+    match call(client, &command, false, options).await {
+        Ok(StoreReply::Transaction(result)) => Ok(result.results.iter().filter(existed).count()),
+        Ok(_) => bail!(TransactionError::Nonsense),
+        // They were there a moment ago.
+        Err(TransactionError::ResultsGone) => Ok(keys.len()),
+        Err(error) => bail!(error),
+    }
 }

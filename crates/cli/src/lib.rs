@@ -46,6 +46,7 @@ mod kv_batch;
 mod kv_export;
 pub mod kv_json;
 mod kv_range;
+mod kv_walk;
 mod limit;
 pub mod local;
 mod logging;

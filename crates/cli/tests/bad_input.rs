@@ -112,7 +112,7 @@ fn help_is_there_for_everything() {
         (&["limit"], "Raise the limit of the state", "three times the limit"),
         (&["dev"], "Run a whole cluster on this machine", "DIR/replica-I/log.txt"),
         (&["replica", "reinit"], "Run one replica", "moved aside, not deleted"),
-        (&["kv", "export"], "Read and write the store", "one moment of the store"),
+        (&["kv", "export"], "Read and write the store", "which is one moment of it"),
         (&["kv", "import"], "Read and write the store", "any may be the last"),
         (&["kv", "delete-range"], "Read and write the store", "it may be run again"),
     ] {

@@ -99,3 +99,54 @@ fn who_needs_a_dead_partition_is_refused_soon_and_others_go_on() {
     let answered = batch.answers.lock().unwrap().len() as u64;
     assert_eq!(answered, batch.next, "every line is answered");
 }
+
+/// Entries of two partitions by hash, with values so large that they are read in several pages.
+#[test]
+fn what_the_other_partitions_have_can_be_read_in_bulk() {
+    let mut servers = Servers::init(&["--servers", "5"]);
+    (0..5).for_each(|id| servers.start(id));
+    servers.wait_until_active([3, 3]);
+    let value = "v".repeat(100_000);
+    let lines: Vec<String> = (0..40)
+        .map(|index| {
+            json!({"op": "put", "key": format!("k{index:02}"), "value": value}).to_string()
+        })
+        .collect();
+    let file = servers.path("all.jsonl");
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    servers.run(&["kv", "import", file.to_str().unwrap()]).ok();
+    let key_of = |line: &str| {
+        serde_json::from_str::<Value>(line).unwrap()["key"].as_str().unwrap().to_owned()
+    };
+    let exported = |more: &[&str]| -> Vec<String> {
+        let out = servers.run(&[&["kv", "export"], more].concat()).ok();
+        out.lines().map(key_of).collect()
+    };
+    let all: Vec<String> = lines.iter().map(|line| key_of(line)).collect();
+    assert_eq!(exported(&[]), all, "in the order of their keys");
+    let of = ["0", "1"].map(|partition| exported(&["--partition", partition]));
+    let of = of.map(|keys| {
+        assert!(keys.len() > 11 && keys.is_sorted(), "more than a page, in order: {keys:?}");
+        keys
+    });
+    assert_eq!(exported(&["--partition", "0", "--partition", "1"]), all);
+    assert_eq!(servers.run(&["kv", "count"]).ok(), "40\n");
+    servers.run(&["kv", "count", "--partition", "2"]).failed(2, &["no partition 2", "0 on"]);
+
+    let dead: Vec<usize> =
+        servers.cluster.partitions[0].members.iter().map(|one| one.server).take(2).collect();
+    dead.iter().for_each(|id| servers.kill(*id));
+    let failed = servers.run(&["kv", "count", "--timeout", "2s"]);
+    failed.failed(4, &["--skip-unreachable reads what the others have"]);
+    let out = servers.path("rest.jsonl");
+    let out = out.to_str().unwrap();
+    let rest = servers.run(&["kv", "export", "--skip-unreachable", "--out", out]);
+    rest.failed(1, &["partition 0 is left out: ", "`--partition 0` exports the rest"]);
+    let rest: Vec<String> = std::fs::read_to_string(out).unwrap().lines().map(key_of).collect();
+    assert_eq!(rest, of[1]);
+    let count = servers.run(&["kv", "count", "--skip-unreachable"]);
+    count.failed(1, &["`--partition 0` counts the rest"]);
+    assert_eq!(count.out, format!("{}\n", of[1].len()));
+    let scan = servers.run(&["kv", "scan", "--partition", "1", "--keys-only", "--limit", "5"]).ok();
+    assert_eq!(scan.lines().collect::<Vec<_>>(), of[1][..5]);
+}

@@ -209,6 +209,17 @@ impl Map {
         }
     }
 
+    /// No key of a partition is below this one.
+    #[must_use]
+    pub fn begin_of(&self, partition: PartitionId) -> Bytes {
+        match &self.distribution {
+            Distribution::Range { bounds } if partition.0 > 0 => {
+                bounds.get(partition.index() - 1).cloned().unwrap_or_default()
+            }
+            _ => Bytes::new(),
+        }
+    }
+
     /// The hash that stands for it.
     #[must_use]
     pub fn digest(&self) -> Digest {

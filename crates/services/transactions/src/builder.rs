@@ -72,13 +72,28 @@ impl Found for Page {
     }
 }
 
+impl Page {
+    /// What came of a transaction that reads a range and nothing else.
+    pub(crate) fn found(outcome: Outcome) -> Result<Page, TransactionError> {
+        match outcome {
+            Outcome::Committed { results: Some(results) } => match &results[..] {
+                [page] => Page::of(page).ok_or(TransactionError::Nonsense),
+                _ => Err(TransactionError::Nonsense),
+            },
+            // It wrote nothing.
+            Outcome::Committed { results: None } => Err(TransactionError::ResultsGone),
+            Outcome::Failed { .. } => Err(TransactionError::Nonsense),
+        }
+    }
+}
+
 /// Keys that are read together, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Range {
-    start: Bytes,
-    end: Option<Bytes>,
-    limit: u32,
-    reverse: bool,
+    pub(crate) start: Bytes,
+    pub(crate) end: Option<Bytes>,
+    pub(crate) limit: u32,
+    pub(crate) reverse: bool,
 }
 
 impl Range {
@@ -126,6 +141,22 @@ impl Range {
     #[must_use]
     pub fn reverse(self) -> Range {
         Range { reverse: true, ..self }
+    }
+
+    /// The range that an operation reads; none if it is another one.
+    #[must_use]
+    pub fn of(operation: &Operation) -> Option<Range> {
+        match operation.clone() {
+            Operation::ReadRange { start, end, limit, reverse } => {
+                Some(Range { start, end, limit, reverse })
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn operation(self) -> Operation {
+        let Range { start, end, limit, reverse } = self;
+        Operation::ReadRange { start, end, limit, reverse }
     }
 }
 
@@ -207,8 +238,7 @@ impl Builder {
 
     /// Reads the entries of a range, over all partitions that have some of it. What is committed meanwhile is in it as a whole or not at all.
     pub fn read_range(&mut self, range: Range) -> Asked<Page> {
-        let Range { start, end, limit, reverse } = range;
-        self.add(Operation::ReadRange { start, end, limit, reverse })
+        self.add(range.operation())
     }
 
     /// Writes a key; fails the transaction if it is there.
@@ -323,13 +353,29 @@ impl StoreClient {
         range: Range,
         options: &Options,
     ) -> Result<Page, TransactionError> {
-        let mut transaction = self.transaction();
-        let page = transaction.read_range(range);
-        match transaction.run(options).await? {
-            Ended::Committed(results) => Ok(results.get(page)),
-            // It wrote nothing.
-            Ended::ResultsGone => Err(TransactionError::ResultsGone),
-            Ended::Failed { .. } => Err(TransactionError::Nonsense),
+        let transaction = Transaction { operations: vec![range.operation()] };
+        Page::found(self.transact(transaction, options).await?)
+    }
+
+    /// A page of what one partition has of a range, as of one moment of it, in one round. A store without partitions is partition 0.
+    ///
+    /// # Errors
+    /// As [`crate::Transactions::transact`]; and when there is no such partition.
+    pub async fn read_range_in(
+        &self,
+        partition: PartitionId,
+        range: Range,
+        options: &Options,
+    ) -> Result<Page, TransactionError> {
+        match self {
+            StoreClient::Whole(_) if partition.0 == 0 => self.read_range(range, options).await,
+            StoreClient::Whole(_) => {
+                Err(TransactionError::NoPartition { partition, partitions: 1 })
+            }
+            StoreClient::Partitioned(transactions) => {
+                let deadline_ms = transactions.groups().deadline_ms(options.timeout);
+                transactions.read_range_in(partition, range, deadline_ms).await
+            }
         }
     }
 }

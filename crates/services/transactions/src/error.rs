@@ -97,6 +97,14 @@ pub enum TransactionError {
         /// How many it may.
         most: usize,
     },
+    /// There is no such partition.
+    #[error("there is no partition {partition}: there are {partitions}, from 0 on", partition = partition.0)]
+    NoPartition {
+        /// Which.
+        partition: PartitionId,
+        /// How many there are.
+        partitions: usize,
+    },
     /// A group did not carry out what it was asked for. If that is a refusal nothing happened.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -136,6 +144,7 @@ impl TransactionError {
             TransactionError::ResultsGone | TransactionError::Nonsense => false,
             TransactionError::Invalid(_)
             | TransactionError::Participants { .. }
+            | TransactionError::NoPartition { .. }
             | TransactionError::Conflict { .. }
             | TransactionError::Refused { .. } => true,
         }

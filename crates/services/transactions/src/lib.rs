@@ -30,6 +30,7 @@ mod stay;
 mod telling;
 mod tidy;
 mod waiting;
+mod walk;
 
 pub use builder::{Asked, Builder, Ended, Found, Page, Range, Results};
 pub use error::{Cause, Holder, TransactionError};
@@ -38,6 +39,7 @@ pub use live::{ConnectError, Live, StoreClient};
 pub use rescue::Rescue;
 pub use resolver::{Looked, Resolver, Turn};
 pub use split::{Part, Split};
+pub use walk::{Walk, WalkError};
 
 use attempt::{Attempt, Order};
 use futures_util::future::{Either, select};
@@ -171,8 +173,39 @@ impl<G: Groups> Transactions<G> {
         if split.parts.len() > most {
             return Err(TransactionError::Participants { found: split.parts.len(), most });
         }
+        self.transact_split(&split, &touches, fast, deadline_ms).await
+    }
+
+    /// Reads the entries of a range that one partition has, in one round. They are those of one moment of it.
+    ///
+    /// # Errors
+    /// As [`Transactions::transact`]; and when there is no such partition.
+    pub async fn read_range_in(
+        &self,
+        partition: PartitionId,
+        range: Range,
+        deadline_ms: u64,
+    ) -> Result<Page, TransactionError> {
+        let partitions = self.groups().map().partitions();
+        if partition.index() >= partitions {
+            return Err(TransactionError::NoPartition { partition, partitions });
+        }
+        let transaction = Transaction { operations: vec![range.operation()] };
+        transaction.validate().map_err(TransactionError::Invalid)?;
+        let touches = Arc::new(Touches::of(&transaction));
+        let split = Split::within(partition, transaction);
+        Page::found(self.transact_split(&split, &touches, true, deadline_ms).await?)
+    }
+
+    async fn transact_split(
+        &self,
+        split: &Split,
+        touches: &Arc<Touches>,
+        fast: bool,
+        deadline_ms: u64,
+    ) -> Result<Outcome, TransactionError> {
         let mut waiter = self.waiter(split.parts.len() > 1, deadline_ms);
-        let carried_out = self.carry_out(&split, &touches, fast, &mut waiter).await;
+        let carried_out = self.carry_out(split, touches, fast, &mut waiter).await;
         if matches!(carried_out, Ok(Outcome::Committed { .. })) {
             waiter.note_answered();
         }

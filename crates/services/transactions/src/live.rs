@@ -1,6 +1,6 @@
 //! The groups of a running cluster, and the client that programs use.
 
-use crate::{Answer, Groups, Outcome, TransactionError, Transactions};
+use crate::{Answer, Groups, Outcome, Range, TransactionError, Transactions};
 use bytes::Bytes;
 use perdura_client::{
     CallError, Client, ClusterConfig, Indeterminacy, Mode, Options, Refusal, Reply,
@@ -274,7 +274,18 @@ impl StoreClient {
         }
     }
 
-    /// The clients of its groups.
+    /// The partitions that may have some of a range.
+    pub fn partitions_of(&self, range: &Range) -> impl Iterator<Item = PartitionId> + use<> {
+        let all = match self {
+            StoreClient::Whole(_) => 0..=0,
+            StoreClient::Partitioned(transactions) => {
+                transactions.groups().map().partitions_of_range(&range.start, range.end.as_deref())
+            }
+        };
+        all.map(PartitionId)
+    }
+
+    /// The clients of its groups, by partition.
     #[must_use]
     pub fn clients(&self) -> Vec<&Client> {
         match self {

@@ -3,13 +3,19 @@
 //! al., JACM 1993), with validation (Kung and Robinson, TODS 1981) in place of the second look. Why that is so stands in `docs/partitions.md`.
 
 use crate::attempt::{Attempt, Given};
-use crate::split::Part;
-use crate::{Cause, Groups, Outcome, Split, TransactionError, Transactions};
+use crate::split::{Entry, Part, merge};
+use crate::{Cause, Groups, Outcome, Range, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::{CallError, Indeterminacy, Mode};
-use perdura_protocol::{Slot, seeded};
-use perdura_store::OperationResult;
+use perdura_protocol::{PartitionId, Slot, seeded};
 use perdura_store::partition::{Blocker, PartitionCommand, PartitionReply};
+use perdura_store::{OperationResult, behind, limits};
+
+/// Of a range over several partitions each is asked for so many entries at first, at most; ...
+const FIRST_SHARE: usize = 64;
+
+/// ... and always for so many more than its share.
+const SPARE: usize = 4;
 
 /// What a partition gave.
 enum Look {
@@ -41,9 +47,85 @@ pub(crate) enum Tried {
     Ordered,
 }
 
+/// What a partition has of a range, as far as it was read.
+struct Run {
+    partition: PartitionId,
+    /// In the order that was asked for.
+    entries: Vec<Entry>,
+    is_whole: bool,
+    /// All of it holds behind a slot that is not below this one.
+    slot: Option<Slot>,
+}
+
+impl Run {
+    fn of(partition: PartitionId) -> Run {
+        Run { partition, entries: Vec::new(), is_whole: false, slot: None }
+    }
+
+    /// As [`merge`] takes it: ascending, and whether there is more.
+    fn list(&self, reverse: bool) -> (Vec<Entry>, bool) {
+        let mut entries = self.entries.clone();
+        if reverse {
+            entries.reverse();
+        }
+        (entries, !self.is_whole)
+    }
+
+    /// What it is asked for next: so many entries.
+    fn next_part(&self, range: &Range, limit: u32) -> Part {
+        let last = self.entries.last().map(|(key, _)| key.clone());
+        let rest = match last {
+            None => range.clone(),
+            Some(last) if range.reverse => range.clone().to(last),
+            Some(last) => range.clone().after(&last),
+        };
+        Part::of_one(self.partition, rest.limit(limit).operation())
+    }
+
+    /// Notes what it gave; or what the try came to by that.
+    fn note(&mut self, look: Look) -> Option<Tried> {
+        let over = |attempt| Some(Tried::Over(attempt));
+        match look {
+            Look::Seen(results, slot) => {
+                let [OperationResult::Entries { entries, more }] = &results[..] else {
+                    return over(Attempt::Error(TransactionError::Nonsense));
+                };
+                self.entries.extend(entries.iter());
+                self.is_whole = !more;
+                self.slot = Some(self.slot.map_or(slot, |before| before.min(slot)));
+                None
+            }
+            Look::Failed(_) => over(Attempt::Error(TransactionError::Nonsense)),
+            Look::Error(error) => over(Attempt::Error(error)),
+            Look::Blocked(blocker) => over(Attempt::Conflict { blocker, at: Vec::new() }),
+            Look::Ordered => Some(Tried::Ordered),
+        }
+    }
+}
+
+/// For how many entries each partition is asked that has more, where so many are missing, and one that shows that there is more. How large they are is not known
+/// before some were read.
+fn share_of(runs: &[Run], missing: usize) -> u32 {
+    let open = runs.iter().filter(|run| !run.is_whole).count().max(1);
+    let read = || runs.iter().flat_map(|run| &run.entries);
+    let count = read().count();
+    let bytes: usize = read().map(|(key, value)| 8 + key.len() + value.len()).sum();
+    let fits = match count {
+        0 => FIRST_SHARE * open,
+        _ => (limits::RANGE_BYTES / bytes.div_ceil(count)).saturating_sub(count).max(open),
+    };
+    let share = (missing.min(fits) + 1).div_ceil(open);
+    // Somewhat more, since they are not spread evenly.
+    let share = share + share / 4 + SPARE;
+    share.min(missing + 1).min(limits::RANGE_ENTRIES) as u32
+}
+
 impl<G: Groups> Transactions<G> {
     /// One try.
     pub(crate) async fn snapshot(&self, split: &Split, deadline_ms: u64) -> Tried {
+        if let Some(range) = split.as_range() {
+            return self.snapshot_of_range(split, range, deadline_ms).await;
+        }
         let looks = split.parts.iter().map(|part| self.look(part, deadline_ms));
         let (mut results, mut slots, mut ordered) = (Vec::new(), Vec::new(), false);
         let mut blocked = None;
@@ -69,26 +151,77 @@ impl<G: Groups> Transactions<G> {
         if ordered {
             return Tried::Ordered;
         }
-        let parts = split.parts.iter().zip(slots);
-        let checks = parts.map(|(part, slot)| self.check(part, slot, deadline_ms));
+        let seen = split.parts.iter().cloned().zip(slots).collect();
+        match (self.check_all(seen, deadline_ms).await, split.join(results)) {
+            (Some(failed), _) => failed,
+            (None, Some(results)) => self.taken(results),
+            (None, None) => Tried::Over(Attempt::Error(TransactionError::Nonsense)),
+        }
+    }
+
+    /// One try of a page of a range. Each partition is asked for about its share, and again where that was too little; what is given is validated, and the first
+    /// key that is left out.
+    async fn snapshot_of_range(&self, split: &Split, range: Range, deadline_ms: u64) -> Tried {
+        let mut runs: Vec<Run> = split.parts.iter().map(|part| Run::of(part.partition)).collect();
+        let merged = loop {
+            let lists = runs.iter().map(|run| run.list(range.reverse)).collect();
+            let merged = merge(lists, range.reverse, range.limit as usize);
+            if merged.left_out.is_some() || runs.iter().all(|run| run.is_whole) {
+                break merged;
+            }
+            let share = share_of(&runs, range.limit as usize - merged.entries.len());
+            let open = runs.iter_mut().filter(|run| !run.is_whole);
+            let looks = join_all(open.map(async |run| {
+                let part = run.next_part(&range, share);
+                let look = self.look(&part, deadline_ms).await;
+                run.note(look)
+            }));
+            if let Some(tried) = looks.await.into_iter().flatten().next() {
+                return tried;
+            }
+        };
+        let more = merged.left_out.is_some();
+        let range = match merged.left_out {
+            None => range,
+            Some(first) if range.reverse => Range { start: first, ..range },
+            Some(last) => {
+                let end = behind(&last).or(range.end);
+                Range { end, ..range }
+            }
+        };
+        let operation = Range { limit: limits::RANGE_ENTRIES as u32, ..range }.operation();
+        let seen = runs
+            .iter()
+            .filter_map(|run| Some((Part::of_one(run.partition, operation.clone()), run.slot?)));
+        if let Some(failed) = self.check_all(seen.collect(), deadline_ms).await {
+            return failed;
+        }
+        let entries = merged.entries.into_iter().collect();
+        self.taken(vec![OperationResult::Entries { entries, more }])
+    }
+
+    fn taken(&self, results: Vec<OperationResult>) -> Tried {
+        self.inner.state().counters.snapshots += 1;
+        Tried::Over(Attempt::Done(Outcome::Committed { results: Some(results) }))
+    }
+
+    /// Whether all of this still holds; if not, what the try came to.
+    async fn check_all(&self, seen: Vec<(Part, Slot)>, deadline_ms: u64) -> Option<Tried> {
+        let checks = seen.iter().map(|(part, slot)| self.check(part, *slot, deadline_ms));
         let checks = if seeded!(NotValidated) { Vec::new() } else { join_all(checks).await };
         for check in checks {
             match check {
                 Check::Holds => {}
                 Check::Blocked(blocker) => {
-                    return Tried::Over(Attempt::Conflict { blocker, at: Vec::new() });
+                    return Some(Tried::Over(Attempt::Conflict { blocker, at: Vec::new() }));
                 }
                 Check::Doubtful => {
                     self.inner.state().counters.changed += 1;
-                    return Tried::Doubtful;
+                    return Some(Tried::Doubtful);
                 }
             }
         }
-        let Some(results) = split.join(results) else {
-            return Tried::Over(Attempt::Error(TransactionError::Nonsense));
-        };
-        self.inner.state().counters.snapshots += 1;
-        Tried::Over(Attempt::Done(Outcome::Committed { results: Some(results) }))
+        None
     }
 
     async fn look(&self, part: &Part, deadline_ms: u64) -> Look {

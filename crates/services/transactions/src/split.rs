@@ -1,5 +1,6 @@
 //! A transaction in parts, one for each partition that has some of what it touches, and its results put together again.
 
+use crate::Range;
 use perdura_protocol::{Map, PartitionId};
 use perdura_store::{Operation, OperationResult, Transaction, limits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,13 @@ pub struct Part {
     pub operations: Vec<Operation>,
     // For each its index in the transaction.
     origins: Vec<usize>,
+}
+
+impl Part {
+    /// Of one operation.
+    pub(crate) fn of_one(partition: PartitionId, operation: Operation) -> Part {
+        Part { partition, operations: vec![operation], origins: vec![0] }
+    }
 }
 
 /// The partitions that have some of what an operation touches.
@@ -78,6 +86,21 @@ impl Split {
         Split { parts, transaction }
     }
 
+    /// What a partition has of it alone.
+    pub(crate) fn within(partition: PartitionId, transaction: Transaction) -> Split {
+        let operations = transaction.operations.clone();
+        let origins = (0..operations.len()).collect();
+        Split { parts: vec![Part { partition, operations, origins }], transaction }
+    }
+
+    /// The range, if that is all that it reads, over several partitions.
+    pub(crate) fn as_range(&self) -> Option<Range> {
+        match &self.transaction.operations[..] {
+            [only] if self.parts.len() > 1 => Range::of(only),
+            _ => None,
+        }
+    }
+
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_read(&self) -> bool {
@@ -128,29 +151,39 @@ fn join_one(operation: &Operation, mut results: Vec<OperationResult>) -> Option<
         }
         lists.push((entries, more));
     }
-    let (entries, more) = merge(lists, *reverse, *limit as usize);
+    let Merged { entries, left_out, is_cut } = merge(lists, *reverse, *limit as usize);
+    let more = is_cut || left_out.is_some();
     Some(OperationResult::Entries { entries: entries.into_iter().collect(), more })
 }
 
-type Entry = (bytes::Bytes, bytes::Bytes);
+pub(crate) type Entry = (bytes::Bytes, bytes::Bytes);
+
+/// One list of several.
+pub(crate) struct Merged {
+    pub(crate) entries: Vec<Entry>,
+    /// The next key, if it is known.
+    pub(crate) left_out: Option<bytes::Bytes>,
+    /// Whether any of the lists was cut off, so that there are more.
+    pub(crate) is_cut: bool,
+}
 
 /// One list of several, each of which is ascending and says whether it was cut off: at its end, or if it was read backwards at its
 /// beginning. What lies beyond where one was cut off is not known to be all that is there, and left out.
-fn merge(mut lists: Vec<(Vec<Entry>, bool)>, reverse: bool, limit: usize) -> (Vec<Entry>, bool) {
-    let mut more = lists.iter().any(|(_, more)| *more);
+pub(crate) fn merge(mut lists: Vec<(Vec<Entry>, bool)>, reverse: bool, limit: usize) -> Merged {
+    let is_cut = lists.iter().any(|(_, more)| *more);
     let cut = |(entries, more): &(Vec<Entry>, bool)| {
         let last = if reverse { entries.first() } else { entries.last() };
         last.filter(|_| *more).map(|(key, _)| key.clone())
     };
     let cuts = lists.iter().filter_map(cut);
     let horizon = if reverse { cuts.max() } else { cuts.min() };
-    let mut all: Vec<Entry> = lists.drain(..).flat_map(|(entries, _)| entries).collect();
+    let mut entries: Vec<Entry> = lists.drain(..).flat_map(|(entries, _)| entries).collect();
     if let Some(horizon) = horizon {
-        all.retain(|(key, _)| if reverse { *key >= horizon } else { *key <= horizon });
+        entries.retain(|(key, _)| if reverse { *key >= horizon } else { *key <= horizon });
     }
-    all.sort_by(|a, b| a.0.cmp(&b.0));
+    entries.sort_by(|a, b| a.0.cmp(&b.0));
     if reverse {
-        all.reverse();
+        entries.reverse();
     }
     let mut bytes = 0;
     let fits = |(key, value): &Entry| {
@@ -158,8 +191,8 @@ fn merge(mut lists: Vec<(Vec<Entry>, bool)>, reverse: bool, limit: usize) -> (Ve
         bytes <= limits::RANGE_BYTES
     };
     // A single entry always fits.
-    let most = all.iter().map(fits).take_while(|fits| *fits).count().max(1).min(limit);
-    more |= all.len() > most;
-    all.truncate(most);
-    (all, more)
+    let most = entries.iter().map(fits).take_while(|fits| *fits).count().max(1).min(limit);
+    let left_out = entries.get(most).map(|(key, _)| key.clone());
+    entries.truncate(most);
+    Merged { entries, left_out, is_cut }
 }

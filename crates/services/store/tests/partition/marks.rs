@@ -10,7 +10,7 @@ use perdura_store::partition::{
 use perdura_store::{Operation, StoreCommand, Transaction};
 
 /// What is in the way.
-fn mark(world: &mut World, who: SessionId, operations: &[Operation]) -> Way {
+pub fn mark(world: &mut World, who: SessionId, operations: &[Operation]) -> Way {
     let wanted = Wanted::by(operations);
     match world.ask(0, who, &PartitionCommand::Mark { wanted, waits: true }) {
         PartitionReply::Marked { way } => way,
@@ -43,7 +43,12 @@ fn only_reads(operations: &[Operation]) -> bool {
     Transaction { operations: operations.to_vec() }.is_read()
 }
 
-fn is_granted(world: &mut World, who: SessionId, counter: u64, operations: Vec<Operation>) -> bool {
+pub fn is_granted(
+    world: &mut World,
+    who: SessionId,
+    counter: u64,
+    operations: Vec<Operation>,
+) -> bool {
     let (_, voted) = prepare(world, who, counter, operations);
     if !is_commit(&voted) {
         assert_eq!(reason(voted), Reason::Conflict(Blocker::Other));
@@ -52,7 +57,7 @@ fn is_granted(world: &mut World, who: SessionId, counter: u64, operations: Vec<O
     true
 }
 
-fn is_marked(way: &Way) -> bool {
+pub fn is_marked(way: &Way) -> bool {
     match way {
         Way::Free => false,
         // Else it need not look again soon.
@@ -70,15 +75,15 @@ fn end(world: &mut World, who: SessionId, counter: u64, operations: Vec<Operatio
     world.finish(0, who, (intent.id(), commit), &votes);
 }
 
-fn finish(world: &mut World, who: SessionId, counter: u64, operations: Vec<Operation>) {
+pub fn finish(world: &mut World, who: SessionId, counter: u64, operations: Vec<Operation>) {
     end(world, who, counter, operations, true);
 }
 
-fn writes(key: &str) -> Vec<Operation> {
+pub fn writes(key: &str) -> Vec<Operation> {
     vec![write(key, "1", false)]
 }
 
-fn reads(key: &str) -> Vec<Operation> {
+pub fn reads(key: &str) -> Vec<Operation> {
     vec![read(key)]
 }
 
@@ -454,152 +459,6 @@ fn who_is_in_his_own_way_keeps_nobody_out() {
         }
     }
     assert!(is_in);
-}
-
-/// One key alone holds what it has many places for, and has each of its transactions prepared in the place of another one before others come.
-#[test]
-fn many_places_of_one_key_are_one() {
-    for is_held_by_own in [true, false] {
-        let mut world = World::new(2);
-        let (hog, holder, other) = (client(1), client(7), client(2));
-        let wants = |number: u64| {
-            vec![write("a1", "1", false), write(&format!("a-own-{number}"), "1", false)]
-        };
-        let first = if is_held_by_own { hog } else { holder };
-        assert!(is_granted(&mut world, first, 100, writes("a1")));
-        for number in 0..20 {
-            mark(&mut world, hog, &wants(number));
-        }
-        mark(&mut world, other, &writes("a1"));
-        finish(&mut world, first, 100, writes("a1"));
-        let mut turns = 0;
-        while is_granted(&mut world, hog, turns, wants(turns)) {
-            mark(&mut world, hog, &wants(turns + 20));
-            (turns + 1..turns + 20).for_each(|number| drop(mark(&mut world, hog, &wants(number))));
-            mark(&mut world, other, &writes("a1"));
-            world.pass(900);
-            finish(&mut world, hog, turns, wants(turns));
-            turns += 1;
-            assert!(turns < 3, "it goes on for ever");
-        }
-        assert!(is_granted(&mut world, other, 1, writes("a1")), "{turns} {is_held_by_own}");
-    }
-}
-
-/// What goes, or comes and goes elsewhere, brings none of a key's many places before others.
-#[test]
-fn who_comes_is_second_beside_any_other_key() {
-    let mut world = World::new(2);
-    let [holder, hog, busy, other] = [7, 1, 3, 2].map(client);
-    let wants = |number: u64| vec![write("a1", "1", false), read(&format!("a-{number}"))];
-    for key in ["a1", "a2"] {
-        assert!(is_granted(&mut world, holder, 1 + u64::from(key == "a2"), reads(key)));
-    }
-    (0..5).for_each(|number| drop(mark(&mut world, hog, &wants(number))));
-    for turn in 0..5 {
-        assert!(is_marked(&mark(&mut world, busy, &writes("a2"))));
-        finish(&mut world, holder, 2 + turn, reads("a2"));
-        assert!(is_granted(&mut world, busy, turn, writes("a2")));
-        assert!(is_marked(&mark(&mut world, client(4), &writes("a2"))));
-        finish(&mut world, busy, turn, writes("a2"));
-        assert!(is_granted(&mut world, client(4), turn, writes("a2")));
-        finish(&mut world, client(4), turn, writes("a2"));
-        assert!(is_granted(&mut world, holder, 3 + turn, reads("a2")));
-    }
-    let leave = PartitionCommand::Mark { wanted: Wanted::by(&wants(4)), waits: false };
-    world.ask(0, hog, &leave);
-    assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
-    world.restart();
-    finish(&mut world, holder, 1, reads("a1"));
-    assert!(is_granted(&mut world, hog, 0, wants(0)));
-    finish(&mut world, hog, 0, wants(0));
-    assert!(!is_granted(&mut world, hog, 1, wants(1)));
-    assert!(is_granted(&mut world, other, 1, writes("a1")));
-}
-
-/// Each key has a turn beside those of others, however many places it takes at once.
-#[test]
-fn the_keys_of_clients_take_turns() {
-    let mut world = World::new(2);
-    let [holder, many, few] = [7, 1, 2].map(client);
-    assert!(is_granted(&mut world, holder, 1, reads("a1")));
-    let wants = |number: u64| vec![write("a1", "1", false), read(&format!("a-{number}"))];
-    for number in 0..6 {
-        mark(&mut world, many, &wants(number));
-    }
-    for number in 0..3 {
-        mark(&mut world, few, &wants(10 + number));
-    }
-    finish(&mut world, holder, 1, reads("a1"));
-    let order = [(many, 0), (few, 10), (many, 1), (few, 11), (many, 2), (few, 12), (many, 3)];
-    for (index, (who, number)) in order.into_iter().enumerate() {
-        for (later, number) in &order[index + 1..] {
-            assert!(!is_granted(&mut world, *later, 100 * index as u64 + number, wants(*number)));
-        }
-        assert!(is_granted(&mut world, who, 1_000 + number, wants(number)), "{index}");
-        world.restart();
-        finish(&mut world, who, 1_000 + number, wants(number));
-    }
-}
-
-/// One who waits again at once after each of his turns has no more of them than each of many.
-#[test]
-fn one_who_comes_again_and_again_comes_behind_those_who_wait() {
-    let mut world = World::new(2);
-    let [holder, many, again] = [7, 1, 2].map(client);
-    assert!(is_granted(&mut world, holder, 1, reads("a1")));
-    let wants = |number: u64| vec![write("a1", "1", false), read(&format!("a-{number}"))];
-    for number in 0..4 {
-        mark(&mut world, many, &wants(number));
-    }
-    mark(&mut world, again, &writes("a1"));
-    finish(&mut world, holder, 1, reads("a1"));
-    let (mut served, mut turns) = (0, 0);
-    while served < 4 {
-        if is_granted(&mut world, many, 100 + 10 * turns + served, wants(served)) {
-            mark(&mut world, again, &writes("a1"));
-            finish(&mut world, many, 100 + 10 * turns + served, wants(served));
-            served += 1;
-        } else {
-            turns += 1;
-            assert!(turns <= served + 1, "{turns} turns beside {served}");
-            assert!(is_granted(&mut world, again, turns, writes("a1")));
-            (served..4).for_each(|number| drop(mark(&mut world, many, &wants(number))));
-            finish(&mut world, again, turns, writes("a1"));
-            mark(&mut world, again, &writes("a1"));
-        }
-        world.restart();
-    }
-}
-
-/// Many places to read are one, too: their caller could have one after the other served.
-#[test]
-fn many_places_to_read_are_one_beside_who_writes() {
-    let everything = || vec![range("a", Some("b"), 9, false)];
-    for has_ranges in [false, true] {
-        let mut world = World::new(2);
-        let [holder, hog, writer] = [7, 1, 2].map(client);
-        let wants = |number: u64| {
-            let key = vec![read("a1"), read(&format!("a-{number}"))];
-            if has_ranges { [everything(), key].concat() } else { key }
-        };
-        assert!(is_granted(&mut world, holder, 1, writes("a1")));
-        for number in 0..10 {
-            mark(&mut world, hog, &wants(number));
-        }
-        mark(&mut world, writer, &writes("a1"));
-        finish(&mut world, holder, 1, writes("a1"));
-        let mut turns = 0;
-        while is_granted(&mut world, hog, turns, wants(turns)) {
-            (turns..10).for_each(|number| drop(mark(&mut world, hog, &wants(number))));
-            mark(&mut world, writer, &writes("a1"));
-            world.pass(200);
-            finish(&mut world, hog, turns, wants(turns));
-            turns += 1;
-            assert!(turns < 3, "it goes on for ever");
-        }
-        assert!(is_granted(&mut world, writer, 1, writes("a1")), "{turns} {has_ranges}");
-    }
 }
 
 #[test]

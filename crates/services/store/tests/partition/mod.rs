@@ -12,4 +12,5 @@ mod measures;
 mod seeded;
 mod snapshots;
 mod steps;
+mod turns;
 pub mod world;
