@@ -3,8 +3,8 @@
 //!
 //! One thread reads standard input, one writes standard output; the calls and the client share the
 //! main thread. A line holds one of `--in-flight` places from when it is read until its answer is
-//! written, so memory stays bounded whatever either end does. The client reconnects by itself, and
-//! every call ends by its deadline: every line is answered.
+//! written, so memory stays bounded whatever either end does. One that needs a group that answers nothing holds one of as many of that
+//! group's instead, so that others go on. The client reconnects by itself, and every call ends by its deadline: every line is answered.
 
 use crate::connect::{ClusterArguments, parse_duration, runtime};
 use crate::process::{WITHDRAWN_WITHIN, code_of, on_stop};
@@ -13,12 +13,14 @@ use clap::Args;
 use perdura_client::{Client, Options};
 use serde::Serialize;
 use serde_json::Value;
+use std::cell::Cell;
 use std::future::Future;
 use std::io::{BufRead, BufWriter, Read, Write};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -28,12 +30,15 @@ pub(crate) const LINE_BYTES: usize = 16 * 1024 * 1024;
 /// So long a process that is told to stop writes answers, to whoever may not read them.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
+/// A line of a group that has answered nothing for so long is set aside.
+const SILENT: Duration = Duration::from_secs(1);
+
 /// How lines are carried out.
 #[derive(Args)]
 pub struct How {
     #[command(flatten)]
     cluster: ClusterArguments,
-    /// Operations at once
+    /// Operations at once; of a partition that answers nothing as many more wait for it
     #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     in_flight: u32,
@@ -53,8 +58,14 @@ pub trait Operation: Sized + 'static {
         false
     }
 
-    /// All of them.
+    /// All of them, one for each group.
     fn all(clients: &Self::Clients) -> Vec<&Client>;
+
+    /// The groups that it needs, as places among all; nothing where there is only one.
+    fn needs(&self, clients: &Self::Clients) -> Vec<usize> {
+        let _ = clients;
+        Vec::new()
+    }
 
     /// The id and the operation in a line; or the id, if one is there, and what is wrong.
     fn from_line(line: &[u8]) -> Result<(Value, Self), (Value, String)>;
@@ -100,6 +111,27 @@ struct Answer {
     place: OwnedSemaphorePermit,
 }
 
+/// A group as lines see it.
+struct Group {
+    /// When it last answered one.
+    answered: Cell<Instant>,
+    /// The places of those that wait for it while it answers none.
+    aside: Arc<Semaphore>,
+}
+
+impl Group {
+    fn new(in_flight: u32) -> Group {
+        let aside = Arc::new(Semaphore::new(in_flight as usize));
+        Group { answered: Cell::new(Instant::now()), aside }
+    }
+
+    /// A place aside, if it answers nothing and has one.
+    fn place_aside(&self) -> Option<OwnedSemaphorePermit> {
+        let is_silent = self.answered.get().elapsed() >= SILENT;
+        is_silent.then(|| Arc::clone(&self.aside).try_acquire_owned().ok()).flatten()
+    }
+}
+
 /// Carries out standard input with the clients that are made inside of a runtime.
 pub fn run<O: Operation>(
     how: &How,
@@ -123,16 +155,17 @@ pub fn run<O: Operation>(
     let local = tokio::task::LocalSet::new();
     let clients = local.block_on(&runtime, async { connect(&how.cluster) })?;
     let all: Vec<Client> = O::all(&clients).into_iter().cloned().collect();
-    stop_in_order::<O>(runtime.handle(), clients.clone(), &places, how.in_flight)?;
+    let groups: Rc<Vec<Group>> = Rc::new(all.iter().map(|_| Group::new(how.in_flight)).collect());
+    let mut all_places = vec![Arc::clone(&places)];
+    all_places.extend(groups.iter().map(|group| Arc::clone(&group.aside)));
+    stop_in_order::<O>(runtime.handle(), clients.clone(), all_places, how.in_flight)?;
     let main = clients.clone();
     local.spawn_local(async move {
         while let Some(line) = lines.recv().await {
             let (clients, answers, options) = (main.clone(), answers.clone(), Rc::clone(&options));
-            let places = Arc::clone(&places);
+            let (places, groups) = (Arc::clone(&places), Rc::clone(&groups));
             tokio::task::spawn_local(async move {
-                let Line { number, content, place } = line;
-                let line = answer::<O>(&clients, number, content, &options).await;
-                if answers.send(Answer { line, place }).is_err() {
+                if answers.send(answer::<O>(&clients, &groups, line, &options).await).is_err() {
                     // Nobody reads answers any more: no further line is taken.
                     places.close();
                 }
@@ -159,10 +192,10 @@ pub fn run<O: Operation>(
 fn stop_in_order<O: Operation>(
     handle: &Handle,
     clients: O::Clients,
-    places: &Arc<Semaphore>,
+    places: Vec<Arc<Semaphore>>,
     in_flight: u32,
 ) -> Result<()> {
-    let (handle, places) = (handle.clone(), Arc::clone(places));
+    let handle = handle.clone();
     on_stop(move |name| {
         handle.block_on(async {
             if !O::takes_calls_to_end(&clients) {
@@ -171,7 +204,13 @@ fn stop_in_order<O: Operation>(
                 }
             }
             // Each line gives its place back when its answer is written; no further one gets it.
-            let written = || places.acquire_many(in_flight);
+            let written = async || {
+                let mut held = Vec::new();
+                for some in &places {
+                    held.push(some.acquire_many(in_flight).await);
+                }
+                held
+            };
             let all = tokio::time::timeout(WITHDRAWN_WITHIN, written()).await;
             if all.is_ok() {
                 O::end(&clients).await;
@@ -244,23 +283,43 @@ fn write_answers(
 /// Carries out a line.
 async fn answer<O: Operation>(
     clients: &O::Clients,
-    number: u64,
-    content: Content,
+    groups: &[Group],
+    Line { number, content, mut place }: Line,
     options: &Options,
-) -> OutputLine {
+) -> Answer {
     let (id, operation) = match parse::<O>(content) {
         Ok(parsed) => parsed,
         Err((id, error)) => {
-            return OutputLine::failed(id, "refused", format!("line {number}: {error}"));
+            let line = OutputLine::failed(id, "refused", format!("line {number}: {error}"));
+            return Answer { line, place };
         }
     };
-    match operation.carry_out(clients, options).await {
-        Ok(result) => OutputLine::ok(id, result),
+    let needed: Vec<&Group> =
+        operation.needs(clients).into_iter().filter_map(|index| groups.get(index)).collect();
+    let mut carried_out = pin!(operation.carry_out(clients, options));
+    let mut is_aside = needed.is_empty();
+    let result = loop {
+        tokio::select! {
+            biased;
+            result = &mut carried_out => break result,
+            () = tokio::time::sleep(SILENT), if !is_aside => {
+                if let Some(aside) = needed.iter().find_map(|group| group.place_aside()) {
+                    (place, is_aside) = (aside, true);
+                }
+            }
+        }
+    };
+    let line = match result {
+        Ok(result) => {
+            needed.iter().for_each(|group| group.answered.set(Instant::now()));
+            OutputLine::ok(id, result)
+        }
         Err(Failed { refused, text }) => {
             let outcome = if refused { "refused" } else { "indeterminate" };
             OutputLine::failed(id, outcome, text)
         }
-    }
+    };
+    Answer { line, place }
 }
 
 fn parse<O: Operation>(content: Content) -> Result<(Value, O), (Value, String)> {

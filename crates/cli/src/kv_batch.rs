@@ -7,6 +7,7 @@ use crate::kv_json::Parsed;
 use anyhow::Result;
 use clap::Args;
 use perdura_client::{Client, Options};
+use perdura_protocol::PartitionId;
 use perdura_transactions::{StoreClient, TransactionError};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -60,6 +61,10 @@ impl batch::Operation for Parsed {
 
     fn all(client: &StoreClient) -> Vec<&Client> {
         client.clients()
+    }
+
+    fn needs(&self, client: &StoreClient) -> Vec<usize> {
+        client.partitions_of_command(&self.command).into_iter().map(PartitionId::index).collect()
     }
 
     fn from_line(line: &[u8]) -> Result<(Value, Parsed), (Value, String)> {

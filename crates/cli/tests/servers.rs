@@ -77,6 +77,10 @@ impl Servers {
         child.wait().unwrap();
     }
 
+    pub fn signal(&self, id: usize, signal: &str) {
+        send_signal(self.running[id].as_ref().unwrap(), signal);
+    }
+
     /// SIGTERM; gives the exit code.
     #[track_caller]
     fn stop(&mut self, id: usize) -> Option<i32> {

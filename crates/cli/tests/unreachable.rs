@@ -5,17 +5,44 @@ use crate::servers::Servers;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 /// A running `kv batch`, and its answers by id.
 struct Batch {
+    child: Child,
+    reader: JoinHandle<()>,
     input: Option<ChildStdin>,
     answers: Arc<Mutex<BTreeMap<u64, Value>>>,
     next: u64,
 }
 
 impl Batch {
+    fn start(servers: &Servers, options: &[&str]) -> Batch {
+        let mut command = program();
+        command.args(["kv", "batch"]).args(options).arg("--cluster").arg(servers.path(""));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let answers: Arc<Mutex<BTreeMap<u64, Value>>> = Arc::default();
+        let all = Arc::clone(&answers);
+        let reader = std::thread::spawn(move || {
+            for line in output.lines() {
+                let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
+                all.lock().unwrap().insert(answer["id"].as_u64().unwrap(), answer);
+            }
+        });
+        Batch { input: child.stdin.take(), child, reader, answers, next: 0 }
+    }
+
+    fn end(mut self) {
+        drop(self.input.take());
+        assert!(self.child.wait().unwrap().success());
+        self.reader.join().unwrap();
+        let answered = self.answers.lock().unwrap().len() as u64;
+        assert_eq!(answered, self.next, "every line is answered");
+    }
+
     fn put(&mut self, key: &str) -> u64 {
         self.next += 1;
         let line = json!({"id": self.next, "op": "put", "key": key, "value": "1"});
@@ -46,22 +73,7 @@ fn who_needs_a_dead_partition_is_refused_soon_and_others_go_on() {
     assert!(members(1).iter().filter(|one| dead.contains(one)).count() < 2);
     let [lost, kept]: [String; 2] = servers.keys(1).try_into().unwrap();
 
-    let mut command = program();
-    command.args(["kv", "batch", "--in-flight", "64", "--timeout", "20s", "--cluster"]);
-    command.arg(servers.path(""));
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let output = BufReader::new(child.stdout.take().unwrap());
-    let answers = Arc::new(Mutex::new(BTreeMap::new()));
-    let reader = {
-        let answers = Arc::clone(&answers);
-        std::thread::spawn(move || {
-            for line in output.lines() {
-                let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
-                answers.lock().unwrap().insert(answer["id"].as_u64().unwrap(), answer);
-            }
-        })
-    };
-    let mut batch = Batch { input: child.stdin.take(), answers, next: 0 };
+    let mut batch = Batch::start(&servers, &["--in-flight", "64", "--timeout", "20s"]);
     for key in [&lost, &kept] {
         let id = batch.put(key);
         assert_eq!(batch.wait_for(id)["outcome"], "ok");
@@ -93,11 +105,35 @@ fn who_needs_a_dead_partition_is_refused_soon_and_others_go_on() {
         let id = batch.put(&lost);
         (batch.wait_for(id)["outcome"] == "ok").then_some(())
     });
-    drop(batch.input.take());
-    assert!(child.wait().unwrap().success());
-    reader.join().unwrap();
-    let answered = batch.answers.lock().unwrap().len() as u64;
-    assert_eq!(answered, batch.next, "every line is answered");
+    batch.end();
+}
+
+/// They have their connections, and answer nothing.
+#[test]
+fn who_waits_for_a_silent_partition_leaves_places_to_others() {
+    let mut servers = Servers::init(&["--servers", "5"]);
+    (0..5).for_each(|id| servers.start(id));
+    servers.wait_until_active([3, 3]);
+    let silent: Vec<usize> =
+        servers.cluster.partitions[0].members.iter().map(|one| one.server).take(2).collect();
+    let [waits, goes_on]: [String; 2] = servers.keys(1).try_into().unwrap();
+    let mut batch = Batch::start(&servers, &["--in-flight", "8", "--timeout", "40s"]);
+    for key in [&waits, &goes_on] {
+        let id = batch.put(key);
+        assert_eq!(batch.wait_for(id)["outcome"], "ok");
+    }
+    silent.iter().for_each(|id| servers.signal(*id, "-STOP"));
+    let waiting: Vec<u64> = (0..8).map(|_| batch.put(&waits)).collect();
+    for _ in 0..20 {
+        let id = batch.put(&goes_on);
+        assert_eq!(batch.wait_for(id)["outcome"], "ok");
+    }
+    assert!(waiting.iter().all(|id| batch.answer(*id).is_none()), "they wait");
+    silent.iter().for_each(|id| servers.signal(*id, "-CONT"));
+    for id in waiting {
+        assert_eq!(batch.wait_for(id)["outcome"], "ok");
+    }
+    batch.end();
 }
 
 /// Entries of two partitions by hash, with values so large that they are read in several pages.

@@ -1,6 +1,6 @@
 //! The groups of a running cluster, and the client that programs use.
 
-use crate::{Answer, Groups, Outcome, Range, TransactionError, Transactions};
+use crate::{Answer, Groups, Outcome, Range, Split, TransactionError, Transactions};
 use bytes::Bytes;
 use perdura_client::{
     CallError, Client, ClusterConfig, Indeterminacy, Mode, Options, Refusal, Reply,
@@ -9,6 +9,7 @@ use perdura_protocol::attestation::Attestation;
 use perdura_protocol::{Decode, Encode, Map, PartitionId, PublicKey, SecretKey, Slot};
 use perdura_store::partition::{Certificate, PartitionReply};
 use perdura_store::{StoreCommand, StoreReply, Transaction, TransactionResult};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -271,6 +272,19 @@ impl StoreClient {
         match self {
             StoreClient::Whole(_) => PartitionId(0),
             StoreClient::Partitioned(transactions) => transactions.groups().map().partition_of(key),
+        }
+    }
+
+    /// The partitions that a command needs; nothing where there is only one.
+    #[must_use]
+    pub fn partitions_of_command(&self, command: &StoreCommand) -> BTreeSet<PartitionId> {
+        let StoreClient::Partitioned(transactions) = self else { return BTreeSet::new() };
+        let map = transactions.groups().map();
+        match command {
+            StoreCommand::Get { key }
+            | StoreCommand::Put { key, .. }
+            | StoreCommand::Delete { key } => BTreeSet::from([map.partition_of(key)]),
+            StoreCommand::Transaction(transaction) => Split::partitions_of(map, transaction),
         }
     }
 

@@ -1,15 +1,19 @@
 //! Whether the group is there. Fewer than n - u linked members order nothing if the others are down, so what was not sent is refused soon, for certain, and
-//! nothing more is sent but one call a second that finds out: the others may only be out of this client's reach. As long as answers come all goes
+//! nothing more is sent but one call that finds out: the others may only be out of this client's reach. As long as answers come all goes
 //! on as ever.
 //!
 //! Only of a client that is told to ([`super::ClientConfig::unreachable_ms`]): by itself it waits to the deadline.
 
 use super::calls::Stage;
+use super::session::Session;
 use super::{CallId, ClientCore};
 use crate::outcome::{Indeterminacy, Refusal};
 
-/// A call goes out so often though the group seems to be down, and as long after an answer it seems to be there, milliseconds.
+/// A call goes out so often though the group seems to be down, and as long after an answer it seems to be there, milliseconds; ...
 const PROBE_MS: u64 = 1_000;
+
+/// ... but while others are under way, which find out too, and may be for long, only so often.
+const PROBE_BESIDE_MS: u64 = 10_000;
 
 /// See the module.
 #[derive(Debug)]
@@ -20,9 +24,9 @@ pub(super) struct Reach {
     since_ms: u64,
     /// When the last answer came since then.
     answered_ms: Option<u64>,
-    /// Whether one call may go out, and when the next one may.
+    /// Whether one call may go out, and when the last one did.
     may_probe: bool,
-    probe_ms: u64,
+    probed_ms: Option<u64>,
     /// When those who wait were refused last.
     refused_ms: u64,
 }
@@ -30,30 +34,13 @@ pub(super) struct Reach {
 impl Reach {
     pub(super) fn new(now_ms: u64) -> Reach {
         let (is_linked, answered_ms) = (false, None);
-        let (may_probe, probe_ms, refused_ms) = (false, 0, 0);
-        Reach { is_linked, since_ms: now_ms, answered_ms, may_probe, probe_ms, refused_ms }
+        let (may_probe, probed_ms, refused_ms) = (false, None, 0);
+        Reach { is_linked, since_ms: now_ms, answered_ms, may_probe, probed_ms, refused_ms }
     }
 
     /// Whether it is not known to be there.
     fn is_doubtful(&self, now_ms: u64) -> bool {
         !self.is_linked && now_ms >= self.doubtful_from()
-    }
-
-    /// One call more may go out if it is time for that.
-    fn renew_probe(&mut self, now_ms: u64) {
-        if !self.may_probe && now_ms >= self.probe_ms {
-            self.may_probe = true;
-            self.probe_ms = now_ms + PROBE_MS;
-        }
-    }
-
-    /// It goes out, if one may.
-    fn take_probe(&mut self, now_ms: u64) -> bool {
-        let may_probe = std::mem::take(&mut self.may_probe);
-        if may_probe {
-            self.probe_ms = now_ms + PROBE_MS;
-        }
-        may_probe
     }
 
     /// From when on it is doubtful, unless something comes.
@@ -63,6 +50,35 @@ impl Reach {
 }
 
 impl ClientCore {
+    /// When the next call may go out.
+    fn next_probe(&self) -> u64 {
+        let is_asking = self.session.as_ref().is_some_and(Session::in_flight);
+        let pause_ms = if is_asking { PROBE_BESIDE_MS } else { PROBE_MS };
+        let from_ms = self.reach.since_ms;
+        match self.reach.probed_ms {
+            Some(at_ms) => at_ms + pause_ms,
+            None if is_asking => from_ms + pause_ms,
+            None => 0,
+        }
+    }
+
+    /// One call more may go out if it is time for that.
+    fn renew_probe(&mut self, now_ms: u64) {
+        if !self.reach.may_probe && now_ms >= self.next_probe() {
+            self.reach.may_probe = true;
+            self.reach.probed_ms = Some(now_ms);
+        }
+    }
+
+    /// It goes out, if one may.
+    fn take_probe(&mut self, now_ms: u64) -> bool {
+        let may_probe = std::mem::take(&mut self.reach.may_probe);
+        if may_probe {
+            self.reach.probed_ms = Some(now_ms);
+        }
+        may_probe
+    }
+
     /// Links have changed.
     pub(super) fn note_links(&mut self, now_ms: u64) {
         let is_linked = self.linked().len() >= self.config.faults.responsive();
@@ -83,14 +99,14 @@ impl ClientCore {
             return usize::MAX;
         }
         if self.waiting_calls > 0 {
-            self.reach.renew_probe(now_ms);
+            self.renew_probe(now_ms);
         }
         usize::from(self.reach.may_probe)
     }
 
     /// Calls went out.
     pub(super) fn note_sent(&mut self, now_ms: u64) {
-        self.reach.take_probe(now_ms);
+        self.take_probe(now_ms);
     }
 
     /// Whether a call that begins now is refused at once.
@@ -98,7 +114,7 @@ impl ClientCore {
         if self.unreachable_at().is_none_or(|at_ms| now_ms < at_ms) {
             return false;
         }
-        self.reach.renew_probe(now_ms);
+        self.renew_probe(now_ms);
         !self.reach.may_probe
     }
 
@@ -107,8 +123,8 @@ impl ClientCore {
         if self.unreachable_at().is_none_or(|at_ms| now_ms < at_ms) {
             return false;
         }
-        self.reach.renew_probe(now_ms);
-        let may_probe = self.reach.take_probe(now_ms);
+        self.renew_probe(now_ms);
+        let may_probe = self.take_probe(now_ms);
         if may_probe && self.session.is_some() {
             self.renew_session_now(now_ms);
         }
@@ -130,14 +146,14 @@ impl ClientCore {
 
     pub(super) fn next_reach(&self) -> Option<u64> {
         let refusal_ms = self.refusal_due()?;
-        let probe_ms = self.reach.probe_ms.max(self.reach.doubtful_from());
+        let probe_ms = self.next_probe().max(self.reach.doubtful_from());
         let probe = (!self.reach.may_probe && self.any_link()).then_some(probe_ms);
         Some(probe.map_or(refusal_ms, |probe_ms| probe_ms.min(refusal_ms)))
     }
 
     pub(super) fn tick_reach(&mut self, now_ms: u64) {
         if self.refusal_due().is_some() {
-            self.reach.renew_probe(now_ms);
+            self.renew_probe(now_ms);
         }
         if self.refusal_due().is_none_or(|due| now_ms < due) {
             return;

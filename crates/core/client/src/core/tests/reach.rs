@@ -70,20 +70,28 @@ fn what_was_sent_is_under_way_to_its_deadline_and_the_rest_is_refused_for_certai
     script.core.on_link(script.now_ms, ReplicaId(0), false);
     script.core.on_link(script.now_ms, ReplicaId(1), false);
     let [probe, second, third] = ["probe", "second", "third"].map(|text| script.call(text));
-    assert_eq!(stage(&script, probe), Some(Stage::Sent(3)));
-    script.pass(1_000);
-    // Another one each second.
-    assert_eq!(stage(&script, second), Some(Stage::Sent(4)));
-    script.pass(999);
+    // What is under way finds out.
+    script.pass(1_999);
     assert_eq!(script.done(), []);
     script.pass(1);
-    assert_eq!(script.done(), [(third, UNREACHABLE)]);
-    script.pass(3_000);
+    let refused = [probe, second, third].map(|id| (id, UNREACHABLE));
+    assert_eq!(script.done(), refused);
+    script.pass(2_000);
+    let late = script.call("late");
+    assert_eq!(script.done(), [(late, UNREACHABLE)]);
+    script.pass(1_000);
     let unknown = CallResult::Indeterminate(Indeterminacy::DeadlinePassed);
-    let ended = script.done();
-    for id in [sent, probe, second] {
-        assert!(ended.contains(&(id, unknown.clone())), "{ended:?}");
+    assert_eq!(script.done(), [(sent, unknown.clone())]);
+    // Then one goes out, and no other one beside it.
+    let probe = script.call("probe");
+    assert_eq!(stage(&script, probe), Some(Stage::Sent(3)));
+    for _ in 0..4 {
+        script.pass(1_000);
+        let late = script.call("late");
+        assert_eq!(script.done(), [(late, UNREACHABLE)]);
     }
+    script.pass(1_000);
+    assert_eq!(script.done(), [(probe, unknown)]);
 }
 
 #[test]
