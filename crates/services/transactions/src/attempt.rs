@@ -102,6 +102,17 @@ fn heard_in(
     }
 }
 
+/// Of all operations that are known to fail that which is said to.
+fn lowest_failure(split: &Split, heard: &[Heard]) -> Option<usize> {
+    let failures = split.parts.iter().zip(heard).filter_map(|(part, vote)| match vote {
+        Heard::Abort { reason: Reason::Failed { operation }, .. } => {
+            Some(split.origin(part.partition, *operation))
+        }
+        _ => None,
+    });
+    failures.min_by_key(|origin| split.rank(*origin))
+}
+
 /// Whom to tell how it ended, with what.
 type Told = Vec<(PartitionId, Vec<Certificate>)>;
 
@@ -268,8 +279,9 @@ impl<G: Groups> Transactions<G> {
             participants,
         };
         let end_ms = deadline_ms.max(self.groups().now_ms()).saturating_add(GRACE_MS);
-        let Votes { heard, decided } =
+        let Votes { mut heard, decided } =
             self.ask_for_votes(&intent, parts, order, deadline_ms, end_ms).await;
+        self.ask_for_failures(&intent, split, &mut heard, deadline_ms).await;
         self.leave_fenced_sessions(&intent, &heard).await;
         let commit = heard.iter().all(|vote| matches!(vote, Heard::Commit { .. }));
         let (holding, others) = to_be_told(&intent, commit, &heard, decided);
@@ -347,6 +359,24 @@ impl<G: Groups> Transactions<G> {
         self.settle(intent, &mut heard, Some(last), end_ms).await;
         let decided = matches!(heard[last], Heard::Commit { .. }).then_some(last);
         Votes { heard, decided }
+    }
+
+    /// Where an operation fails, those that were not asked yet are if one of theirs might be said to fail in its place.
+    async fn ask_for_failures(
+        &self,
+        intent: &Intent,
+        split: &Split,
+        heard: &mut [Heard],
+        deadline_ms: u64,
+    ) {
+        let Some(known) = lowest_failure(split, heard) else { return };
+        let all = split.parts.iter().zip(heard);
+        let asked = all
+            .filter(|(part, vote)| {
+                matches!(vote, Heard::Unasked) && split.may_fail_before(part, known)
+            })
+            .map(async |(part, vote)| *vote = self.prepare(intent, part, deadline_ms).await);
+        join_all(asked).await;
     }
 
     async fn prepare(&self, intent: &Intent, part: &Part, deadline_ms: u64) -> Heard {
@@ -468,6 +498,9 @@ impl<G: Groups> Transactions<G> {
                 Some(None) => Attempt::Error(TransactionError::Nonsense),
                 joined => Attempt::Done(Outcome::Committed { results: joined.flatten() }),
             };
+        }
+        if let Some(operation) = lowest_failure(split, &heard) {
+            return Attempt::Done(Outcome::Failed { operation });
         }
         // What failed for good comes before what somebody was in the way of.
         let is_conflict =

@@ -53,11 +53,16 @@ pub struct Holder {
     pub transaction: TransactionId,
     /// Whose.
     pub client: PublicKey,
+    /// Where it waits for its end: a partition that did not answer who tried to end it.
+    pub waits_for: Option<PartitionId>,
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "transaction {} of client {}", self.transaction, self.client)
+        write!(f, "transaction {} of client {}", self.transaction, self.client)?;
+        self.waits_for.map_or(Ok(()), |partition| {
+            write!(f, ", which waits for partition {}, and that does not answer", partition.0)
+        })
     }
 }
 
@@ -74,7 +79,7 @@ impl Holder {
     pub(crate) fn of(blocker: &Blocker) -> Option<Holder> {
         match blocker {
             Blocker::Transaction { intent, .. } => {
-                Some(Holder { transaction: intent.id(), client: intent.client })
+                Some(Holder { transaction: intent.id(), client: intent.client, waits_for: None })
             }
             Blocker::Ranges | Blocker::Other => None,
         }

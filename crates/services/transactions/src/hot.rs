@@ -247,7 +247,7 @@ impl<G: Groups> Transactions<G> {
     ) -> Result<(), TransactionError> {
         if turns.held.is_empty() {
             let taken = self.take_turns(touches, waiter.deadline_ms()).await;
-            *turns = taken.ok_or_else(|| waiter.conflict())?;
+            *turns = taken.ok_or_else(|| self.conflict(waiter))?;
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidy::{Over, Place, is_of_what_is_remembered};
-use waiting::{Unmarked, Waiter};
+use waiting::{Silent, Unmarked, Waiter};
 
 /// A read over several partitions is tried so often without locks, before it takes some.
 const SNAPSHOTS: u32 = 3;
@@ -107,6 +107,7 @@ struct State {
     over: Over,
     hot: Hot,
     unmarked: Unmarked,
+    silent: Silent,
     stays: Stays,
     rescuing: BTreeSet<TransactionId>,
     counters: Counters,
@@ -225,12 +226,15 @@ impl<G: Groups> Transactions<G> {
         let fast = fast && split.is_read();
         let mut snapshots = if fast { SNAPSHOTS } else { 0 };
         loop {
+            self.in_time(waiter)?;
+            let mut begun_ms = self.groups().now_ms();
             let attempt = match &split.parts[..] {
                 [only] => {
                     // What only reads holds nothing, and is in nobody's way.
                     if waiter.has_waited() || !split.is_read() {
                         self.take_turns_once(&mut turns, touches, waiter).await?;
                     }
+                    begun_ms = self.groups().now_ms();
                     self.local(only, fast && !waiter.is_patient(), deadline_ms).await
                 }
                 _ if snapshots > 0 => {
@@ -257,15 +261,17 @@ impl<G: Groups> Transactions<G> {
                         let place = (first.partition, Wanted::by(&first.operations));
                         let has_place = self.look_until_free(waiter, &place).await?;
                         if self.groups().now_ms() >= deadline_ms {
-                            return Err(waiter.conflict());
+                            return Err(self.conflict(waiter));
                         }
                         order = if has_place { Order::Placed } else { Order::OneByOne };
                     } else if is_crowded || waiter.goes_in_turn() {
                         order = Order::OneByOne;
                     }
+                    begun_ms = self.groups().now_ms();
                     self.global(split, touches, order, deadline_ms).await
                 }
             };
+            let took_ms = self.groups().now_ms().saturating_sub(begun_ms);
             if !matches!(attempt, Attempt::Conflict { .. }) {
                 self.give_turns(std::mem::take(&mut turns));
             }
@@ -286,8 +292,9 @@ impl<G: Groups> Transactions<G> {
                     tidied = true;
                     self.tidy_apart(deadline_ms).await;
                 }
-                Attempt::Error(error) => return Err(error),
+                Attempt::Error(error) => return Err(self.after_try(waiter, took_ms, error)),
                 Attempt::Conflict { blocker, at } => {
+                    waiter.note_try(took_ms);
                     let mut parts = split.parts.iter().filter(|part| at.contains(&part.partition));
                     let there = Touches::by(parts.clone().flat_map(|part| &part.operations));
                     self.note_met(if at.is_empty() { touches } else { &there }, &blocker);
@@ -361,7 +368,11 @@ impl<G: Groups> Transactions<G> {
             let is_fast = fast && command.is_read() && !waiter.is_patient();
             let mode = if is_fast { Mode::Fast } else { Mode::Ordered };
             let encoded = command.to_bytes();
-            let answer = self.groups().call(partition, encoded, mode, deadline_ms).await?;
+            self.in_time(waiter)?;
+            let begun_ms = self.groups().now_ms();
+            let called = self.groups().call(partition, encoded, mode, deadline_ms).await;
+            let took_ms = self.groups().now_ms().saturating_sub(begun_ms);
+            let answer = called.map_err(|error| self.after_try(waiter, took_ms, error.into()))?;
             if !PartitionReply::is_one(&answer.reply) {
                 return StoreReply::from_bytes(answer.reply)
                     .map_err(|_| TransactionError::Nonsense);
@@ -370,6 +381,7 @@ impl<G: Groups> Transactions<G> {
             else {
                 return Err(TransactionError::Nonsense);
             };
+            waiter.note_try(took_ms);
             self.note_met(touches, &blocker);
             let place = (!is_fast).then(|| (partition, Wanted::by_command(command)));
             self.give_way(waiter, (&blocker, touches), place).await?;

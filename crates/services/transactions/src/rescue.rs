@@ -1,8 +1,9 @@
 //! Ending the transactions of others, who may be dead (Augustus, EuroSys 2013, section 3.4, case a.2).
 
+use crate::waiting::SILENCE_MS;
 use crate::{Groups, Transactions};
 use futures_util::future::join_all;
-use perdura_client::{CallError, Refusal};
+use perdura_client::{CallError, Indeterminacy, Refusal};
 use perdura_protocol::{PartitionId, RefusalReason};
 use perdura_store::partition::{
     Certificate, Intent, PartitionCommand, PartitionReply, TransactionId, Vote,
@@ -15,6 +16,18 @@ pub(crate) fn is_of_session(error: &CallError) -> bool {
         return false;
     };
     why.contains("in the session that it names")
+}
+
+/// Whether nothing was heard.
+fn is_silence(error: &CallError) -> bool {
+    match error {
+        CallError::Refused { reason, .. } => {
+            matches!(reason, Refusal::DeadlinePassed | Refusal::Unreachable)
+        }
+        CallError::Indeterminate { reason, .. } => {
+            matches!(reason, Indeterminacy::DeadlinePassed)
+        }
+    }
 }
 
 /// What became of an attempt to end a transaction.
@@ -53,7 +66,9 @@ impl<G: Groups> Transactions<G> {
         if !ended {
             return Rescue::Failed;
         }
-        self.inner.state().counters.rescued += 1;
+        let mut state = self.inner.state();
+        state.silent.note(transaction, None);
+        state.counters.rescued += 1;
         Rescue::Ended
     }
 
@@ -120,12 +135,20 @@ impl<G: Groups> Transactions<G> {
         let resolve =
             PartitionCommand::Resolve { intent: intent.clone(), expired: expired.cloned() };
         let ask = |partition: &PartitionId| self.ask(*partition, &resolve, deadline_ms);
+        let asked_ms = self.groups().now_ms();
         let answers = join_all(of.iter().map(ask)).await;
         for (of, answer) in of.iter().zip(&answers) {
             // With its next try.
             if let Ok((PartitionReply::Outdated { partition, configuration }, _)) = answer {
                 self.teach(*of, *partition, *configuration, deadline_ms).await;
             }
+        }
+        // Where there was time for an answer, and another one gave it.
+        if deadline_ms >= asked_ms + SILENCE_MS && answers.iter().any(Result::is_ok) {
+            let mut all = of.iter().zip(&answers);
+            let silent = all.find(|(_, answer)| matches!(answer, Err(error) if is_silence(error)));
+            let silent = silent.map(|(partition, _)| *partition);
+            self.inner.state().silent.note(intent.id(), silent);
         }
         let known = of.iter().zip(answers).filter_map(|(of, answer)| match answer {
             Ok((PartitionReply::Voted { vote, .. }, Some(proof))) => {

@@ -128,22 +128,29 @@ impl<G: Groups> Transactions<G> {
         }
         let looks = split.parts.iter().map(|part| self.look(part, deadline_ms));
         let (mut results, mut slots, mut ordered) = (Vec::new(), Vec::new(), false);
-        let mut blocked = None;
+        let (mut blocked, mut failed, mut broken) = (None, None, None);
         for (part, look) in split.parts.iter().zip(join_all(looks).await) {
             match look {
                 Look::Seen(seen, slot) => {
                     results.push(seen);
                     slots.push(slot);
                 }
-                // What fails in one partition fails, whatever the others have.
                 Look::Failed(operation) => {
-                    let operation = split.origin(part.partition, operation);
-                    return Tried::Over(Attempt::Done(Outcome::Failed { operation }));
+                    let origin = split.origin(part.partition, operation);
+                    let lowest: usize = failed.unwrap_or(origin);
+                    failed = Some(lowest.min(origin));
                 }
-                Look::Error(error) => return Tried::Over(Attempt::Error(error)),
+                Look::Error(error) => broken = broken.or(Some(error)),
                 Look::Blocked(blocker) => blocked = Some(blocker),
                 Look::Ordered => ordered = true,
             }
+        }
+        // What fails in one partition fails, whatever the others have. Of reads only comparisons do.
+        if let Some(operation) = failed {
+            return Tried::Over(Attempt::Done(Outcome::Failed { operation }));
+        }
+        if let Some(error) = broken {
+            return Tried::Over(Attempt::Error(error));
         }
         if let Some(blocker) = blocked {
             return Tried::Over(Attempt::Conflict { blocker, at: Vec::new() });

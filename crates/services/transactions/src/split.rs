@@ -107,6 +107,25 @@ impl Split {
         self.transaction.is_read()
     }
 
+    /// Which of its operations that fail is said to: comparisons come first, since they are evaluated first, then the lowest.
+    pub(crate) fn rank(&self, origin: usize) -> (bool, usize) {
+        let is_comparison =
+            matches!(self.transaction.operations.get(origin), Some(Operation::Cmp { .. }));
+        (!is_comparison, origin)
+    }
+
+    /// Whether an operation of a part may fail that would be said to in place of one that does.
+    pub(crate) fn may_fail_before(&self, part: &Part, known: usize) -> bool {
+        let may_fail = |operation: &Operation| match operation {
+            Operation::Cmp { .. } | Operation::Insert { .. } => true,
+            Operation::Write { only_if_present, .. } => *only_if_present,
+            _ => false,
+        };
+        let all = part.operations.iter().zip(&part.origins);
+        let mut own = all.filter(|(operation, _)| may_fail(operation));
+        own.any(|(_, origin)| self.rank(*origin) < self.rank(known))
+    }
+
     /// The index in the transaction of an operation of a part.
     #[must_use]
     pub fn origin(&self, partition: PartitionId, operation: u32) -> usize {

@@ -7,7 +7,7 @@
 
 use crate::hot::Touches;
 use crate::stay::Stay;
-use crate::{Groups, Holder, Rescue, TransactionError, Transactions};
+use crate::{Cause, Groups, Holder, Rescue, TransactionError, Transactions};
 use perdura_client::{CallError, Refusal};
 use perdura_protocol::{PartitionId, RefusalReason, seeded};
 use perdura_store::partition::{
@@ -40,12 +40,34 @@ const FAST_CONFLICTS: u32 = 8;
 /// Who has been pending for so long may be dead, milliseconds: whoever meets it looks.
 const SUSPECT_MS: u64 = 500;
 
+/// A group that gives no answer for so long is silent, milliseconds.
+pub(crate) const SILENCE_MS: u64 = 1_000;
+
+/// So many transactions are known to wait for one that is.
+const SILENT: usize = 64;
+
 /// A group that knew of no marks is asked for one again after so long, milliseconds.
 const UNMARKED_MS: u64 = 60_000;
 
 /// Groups that know of no marks, for they go by older rules; and until when they are not asked for any.
 #[derive(Debug, Default)]
 pub(crate) struct Unmarked(BTreeMap<PartitionId, u64>);
+
+/// Transactions that could not be ended, and a group that did not answer for that.
+#[derive(Debug, Default)]
+pub(crate) struct Silent(BTreeMap<TransactionId, PartitionId>);
+
+impl Silent {
+    pub(crate) fn note(&mut self, transaction: TransactionId, silent: Option<PartitionId>) {
+        self.0.remove(&transaction);
+        if let Some(partition) = silent {
+            self.0.insert(transaction, partition);
+            if self.0.len() > SILENT {
+                self.0.pop_first();
+            }
+        }
+    }
+}
 
 /// Who was in the way last, and since when, by this client's clock: a partition's may stand still.
 #[derive(Debug, Default)]
@@ -72,6 +94,8 @@ pub(crate) struct Waiter<G: Groups> {
     ends_at_ms: u64,
     /// Who was in the way last.
     with: Option<Holder>,
+    /// How long its shortest try took, milliseconds.
+    shortest_ms: Option<u64>,
     /// Where it may have marks.
     stays: Vec<Stay<G>>,
 }
@@ -100,9 +124,14 @@ impl<G: Groups> Waiter<G> {
         self.stays.iter_mut().for_each(Stay::note_answered);
     }
 
-    /// Why it ends when the deadline is there.
-    pub(crate) fn conflict(&self) -> TransactionError {
-        TransactionError::Conflict { tries: self.conflicts, with: self.with }
+    /// One try took so long, milliseconds.
+    pub(crate) fn note_try(&mut self, took_ms: u64) {
+        self.shortest_ms = Some(self.shortest_ms.map_or(took_ms, |least| least.min(took_ms)));
+    }
+
+    /// Whether another try would most likely not be over by the deadline.
+    fn is_late(&self, now_ms: u64) -> bool {
+        self.shortest_ms.is_some_and(|least| now_ms.saturating_add(least) > self.deadline_ms)
     }
 }
 
@@ -124,7 +153,44 @@ impl<G: Groups> Transactions<G> {
             met: Met::default(),
             ends_at_ms: 0,
             with: None,
+            shortest_ms: None,
             stays: Vec::new(),
+        }
+    }
+
+    /// Why it ends when the deadline is there.
+    pub(crate) fn conflict(&self, waiter: &Waiter<G>) -> TransactionError {
+        let waits_for = |of| self.inner.state().silent.0.get(&of).copied();
+        let with =
+            waiter.with.map(|holder| Holder { waits_for: waits_for(holder.transaction), ..holder });
+        TransactionError::Conflict { tries: waiter.conflicts, with }
+    }
+
+    /// Goes on only where a try can be over by the deadline.
+    pub(crate) fn in_time(&self, waiter: &Waiter<G>) -> Result<(), TransactionError> {
+        match waiter.is_late(self.groups().now_ms()) {
+            true => Err(self.conflict(waiter)),
+            false => Ok(()),
+        }
+    }
+
+    /// What a try ended with: that it came too late for an answer is the fault of those whom it met before.
+    pub(crate) fn after_try(
+        &self,
+        waiter: &Waiter<G>,
+        took_ms: u64,
+        error: TransactionError,
+    ) -> TransactionError {
+        let is_late = match &error {
+            TransactionError::Refused { cause: Cause::Silent, .. } => true,
+            TransactionError::Call(error) => {
+                matches!(error, CallError::Refused { reason: Refusal::DeadlinePassed, .. })
+            }
+            _ => false,
+        };
+        match is_late && waiter.has_waited() && took_ms < SILENCE_MS {
+            true => self.conflict(waiter),
+            false => error,
         }
     }
 
@@ -267,7 +333,7 @@ impl<G: Groups> Transactions<G> {
     async fn pause_up_to(&self, most_ms: u64, waiter: &Waiter<G>) -> Result<(), TransactionError> {
         let now_ms = self.groups().now_ms();
         if now_ms >= waiter.deadline_ms {
-            return Err(waiter.conflict());
+            return Err(self.conflict(waiter));
         }
         let pause_ms = 1 + self.groups().random(most_ms);
         self.groups().sleep(pause_ms.min(waiter.deadline_ms - now_ms)).await;

@@ -4,3 +4,4 @@ mod crowds;
 mod fullness;
 mod run;
 mod support;
+mod words;
