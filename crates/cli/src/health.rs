@@ -18,7 +18,7 @@ use std::time::Duration;
 ///
 /// Asks every replica over the protocol port and waits for those that do not answer until the time is over. Nothing is ordered.
 ///
-/// Exit code: 0 writes and reads, 3 reads only, 4 neither, 1 it could not be asked, 2 used wrongly. Of several partitions it is that of the one
+/// Exit code: 0 writes and reads, 3 reads only, 4 neither, 1 it could not be asked (unknown: replicas run that did not let this client in), 2 used wrongly. Of several partitions it is that of the one
 /// that stands worst.
 #[derive(Args)]
 pub struct Arguments {
@@ -42,7 +42,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let worst = healths.iter().copied().max().unwrap_or(Health::Neither);
     let mut out = std::io::stdout().lock();
     if arguments.json {
-        let said = if partitioned { json_of_all(&rolls, worst) } else { json(&rolls[0]) };
+        let said = if partitioned {
+            json_of_all(&groups, &rolls, worst)
+        } else {
+            json(&groups[0], &rolls[0])
+        };
         serde_json::to_writer(&mut out, &said)?;
         writeln!(out)?;
     } else {
@@ -50,6 +54,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         write!(out, "{first}")?;
         for (group, roll) in groups.iter().zip(&rolls) {
             let label = |id: ReplicaId| label(group.parameters.partition(), id.0);
+            if let Some(newest) = roll.newer_configuration(group.configuration) {
+                let of = group.parameters.partition().map(|one| format!("partition {}: ", one.0));
+                writeln!(
+                    out,
+                    "{}{} is old: it is of configuration {}, and the group has {newest}. Who was replaced since then is not known by it: \
+                     take the newest cluster.toml, from where replicas are replaced",
+                    of.unwrap_or_default(),
+                    group.path.display(),
+                    group.configuration,
+                )?;
+            }
             for (id, why) in roll.missing() {
                 writeln!(out, "{} does not take part: {}", label(id), Printable(&why))?;
             }
@@ -82,6 +97,7 @@ pub fn exit_code(health: Health) -> ExitCode {
         Health::Writes => ExitCode::SUCCESS,
         Health::ReadsOnly => ExitCode::from(3),
         Health::Neither => ExitCode::from(4),
+        Health::Unknown => ExitCode::FAILURE,
     }
 }
 
@@ -113,17 +129,17 @@ pub fn ask(cluster: &Cluster, key: &KeyFile, timeout: Duration) -> Result<RollCa
     rolls.into_iter().next().context("the group was not asked")
 }
 
-fn json_of_all(rolls: &[RollCall], worst: Health) -> serde_json::Value {
-    let partition = |(partition, roll): (u16, &RollCall)| {
-        let mut said = json(roll);
+fn json_of_all(groups: &[Cluster], rolls: &[RollCall], worst: Health) -> serde_json::Value {
+    let partition = |(partition, (group, roll)): (u16, (&Cluster, &RollCall))| {
+        let mut said = json(group, roll);
         said["partition"] = partition.into();
         said
     };
-    let partitions: Vec<_> = (0..).zip(rolls).map(partition).collect();
+    let partitions: Vec<_> = (0..).zip(groups.iter().zip(rolls)).map(partition).collect();
     serde_json::json!({"health": worst.as_str(), "partitions": partitions})
 }
 
-fn json(roll: &RollCall) -> serde_json::Value {
+fn json(group: &Cluster, roll: &RollCall) -> serde_json::Value {
     let missing = roll.missing();
     let why = |id| missing.iter().find(|(other, _)| *other == id).map(|(_, why)| why.clone());
     let replicas = roll.attendance().iter().map(|one| {
@@ -142,6 +158,7 @@ fn json(roll: &RollCall) -> serde_json::Value {
     });
     serde_json::json!({
         "health": roll.health().as_str(),
+        "files_are_old": roll.newer_configuration(group.configuration).is_some(),
         "replicas": replicas.collect::<Vec<_>>(),
     })
 }

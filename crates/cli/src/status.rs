@@ -312,6 +312,8 @@ fn roll_call(cluster: &Cluster, lines: &[Line]) -> RollCall {
             ..Vitals::default()
         }),
         failure: line.error.clone(),
+        runs: false,
+        configuration: None,
     });
     RollCall::of(cluster, attendance.collect())
 }

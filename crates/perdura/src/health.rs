@@ -21,6 +21,8 @@ pub enum Health {
     Writes,
     /// Fast reads are answered, and nothing is ordered.
     ReadsOnly,
+    /// Nobody knows: replicas run that did not let this client in.
+    Unknown,
     /// Nothing.
     Neither,
 }
@@ -32,6 +34,7 @@ impl Health {
         match self {
             Health::Writes => "writes",
             Health::ReadsOnly => "reads only",
+            Health::Unknown => "unknown",
             Health::Neither => "neither",
         }
     }
@@ -85,6 +88,16 @@ impl RollCall {
         self.vitals().filter_map(|(id, vitals)| Some((id, vitals.differing?))).collect()
     }
 
+    /// The number of the group's configuration, if that is not the one of these files: who was replaced in between is not known by them.
+    #[must_use]
+    pub fn newer_configuration(&self, of_files: u64) -> Option<u64> {
+        let mut said: Vec<u64> =
+            self.attendance.iter().filter_map(|one| one.configuration).collect();
+        said.sort_unstable_by(|a, b| b.cmp(a));
+        // Up to r lie.
+        said.get(self.faults.witnesses() - 1).copied().filter(|newest| *newest > of_files)
+    }
+
     /// Those that do not take part, with what is known of why.
     #[must_use]
     pub fn missing(&self) -> Vec<(ReplicaId, String)> {
@@ -115,8 +128,12 @@ impl RollCall {
         };
         let answers = |vitals: &Vitals| vitals.condition != Condition::Recovering;
         let readers = self.vitals().filter(|(_, vitals)| answers(vitals)).count();
+        let is_kept_out = |one: &&Attendance| one.runs && one.vitals.is_none();
+        let unknown = self.attendance.iter().filter(is_kept_out).count();
         if views.iter().any(led) {
             Health::Writes
+        } else if unknown > 0 && unknown + self.active().len() >= quorum {
+            Health::Unknown
         } else if readers >= self.faults.fast_read_quorum() {
             Health::ReadsOnly
         } else {
@@ -206,7 +223,7 @@ mod tests {
     use super::*;
 
     /// One letter for each replica: its condition (active, waiting, recovering), active with a wrong clock or with states that
-    /// differ, or gone.
+    /// differ, gone, or one that keeps us out.
     fn roll(faults: (u8, u8), view: u64, said: &str) -> RollCall {
         let condition = |letter| match letter {
             'a' | 'c' | 'd' => Some(Condition::Active),
@@ -223,7 +240,9 @@ mod tests {
                 differing: (letter == 'd').then_some(false),
                 ..Vitals::default()
             }),
-            failure: (letter == '-').then(|| "connection refused".to_owned()),
+            failure: matches!(letter, '-' | 'k').then(|| "connection refused".to_owned()),
+            runs: letter == 'k',
+            configuration: (letter != '-').then_some(view),
         });
         RollCall::new(Faults::new(faults.0, faults.1).unwrap(), attendance.collect())
     }
@@ -243,9 +262,23 @@ mod tests {
             ((1, 1), 0, "aar-", Health::Neither),
             ((1, 1), 3, "aaa-", Health::ReadsOnly),
             ((2, 1), 1, "aaaa--", Health::Writes),
+            ((1, 0), 0, "aak", Health::Writes),
+            ((1, 0), 2, "aak", Health::Unknown),
+            ((1, 0), 0, "a-k", Health::Unknown),
+            ((1, 0), 0, "--k", Health::Neither),
+            ((1, 1), 0, "a-kk", Health::Unknown),
         ] {
             assert_eq!(roll(faults, view, said).health(), health, "{faults:?} {view} {said}");
         }
+    }
+
+    #[test]
+    fn files_are_old_where_one_who_can_be_believed_is_ahead_of_them() {
+        assert_eq!(roll((1, 0), 2, "aa-").newer_configuration(2), None);
+        assert_eq!(roll((1, 0), 2, "aa-").newer_configuration(1), Some(2));
+        assert_eq!(roll((1, 0), 2, "---").newer_configuration(1), None);
+        assert_eq!(roll((1, 1), 2, "a---").newer_configuration(1), None, "it may lie");
+        assert_eq!(roll((1, 1), 2, "aa--").newer_configuration(1), Some(2));
     }
 
     #[test]

@@ -81,6 +81,8 @@ mod tests {
                 ..Vitals::default()
             }),
             failure: None,
+            runs: true,
+            configuration: None,
         });
         RollCall::new(Faults::new(1, r).unwrap(), attendance.collect())
     }

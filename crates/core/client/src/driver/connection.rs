@@ -50,6 +50,8 @@ pub(super) struct Connection {
     state: State,
     backoff: Backoff,
     failure: Option<String>,
+    /// Whether something runs there that did not let us in.
+    is_kept_out: bool,
 }
 
 /// Lets a link write to a socket that is polled: not ready is "would block", and wakes.
@@ -83,7 +85,8 @@ impl Connection {
         now: Instant,
     ) -> Connection {
         let backoff = Backoff::new(bounds::REDIAL_FIRST, bounds::REDIAL_LONGEST, seed);
-        Connection { replica, hello, state: State::Pausing(now), backoff, failure: None }
+        let (state, failure, is_kept_out) = (State::Pausing(now), None, false);
+        Connection { replica, hello, state, backoff, failure, is_kept_out }
     }
 
     pub(super) fn replica(&self) -> &ReplicaAddress {
@@ -102,6 +105,11 @@ impl Connection {
         }
         let text = self.failure.as_deref().unwrap_or("not connected yet");
         Some(format!("{}: {text}", self.replica.address))
+    }
+
+    /// Whether something runs there that did not let us in.
+    pub(super) fn is_kept_out(&self) -> bool {
+        !self.is_up() && self.is_kept_out
     }
 
     /// When it wants to be polled at the latest.
@@ -201,7 +209,15 @@ impl Connection {
         {
             events.push(Event::Down);
         }
-        let text = error.to_string();
+        self.is_kept_out = matches!(&self.state, State::Open(open) if !open.link.is_up())
+            && !matches!(error, LinkError::Expired);
+        let is_closed = matches!(error, LinkError::Closed | LinkError::Io(_));
+        let text = match self.is_kept_out && is_closed {
+            true => format!(
+                "{error} at once: it takes no more connections (its LimitNOFILE may be too low), or no member of the group runs there"
+            ),
+            false => error.to_string(),
+        };
         if self.failure.as_ref() != Some(&text) {
             tracing::debug!(replica = %self.replica.id, address = self.replica.address, "{text}");
         }

@@ -152,6 +152,10 @@ pub struct Attendance {
     pub vitals: Option<Vitals>,
     /// Why there is no link to it.
     pub failure: Option<String>,
+    /// Whether something runs at its address that did not let this client in.
+    pub runs: bool,
+    /// The configuration in which it signed what it said.
+    pub configuration: Option<u64>,
 }
 
 /// A client of a cluster: one session, shared by all clones of the handle. Several sessions are

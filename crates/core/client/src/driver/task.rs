@@ -317,7 +317,9 @@ impl Task {
             let replica = connection.replica();
             let answer = answers.get(&replica.id);
             let vitals = answer.and_then(|answer| genuine(self.cluster, replica.key, answer));
-            Attendance { id: replica.id, vitals, failure: connection.failure() }
+            let configuration = vitals.as_ref().and(answer).map(|(said, _)| said.configuration);
+            let (failure, runs) = (connection.failure(), connection.is_kept_out());
+            Attendance { id: replica.id, vitals, failure, runs, configuration }
         });
         let _ = caller.send(attendance.collect());
     }

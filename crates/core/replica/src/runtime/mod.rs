@@ -397,13 +397,15 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 /// Files that a process may have open so that all bounds of links are reached before that one.
 const ENOUGH_FILES: u64 = 4096;
 
-/// Of these, what its disk and its HTTP port get at most: whoever connects is turned away before they go short.
-const OWN_FILES: u64 = 192;
+/// Of these, what the process has for its HTTP port and its disks, and each of its members besides: whoever connects is turned away before they go short.
+const OWN_FILES: u64 = 128;
+const FILES_OF_A_MEMBER: u64 = 14;
 
-/// How many connections a process takes that may have so many files open; none if that is enough.
-fn most_sockets(files: u64) -> Option<usize> {
-    let own = OWN_FILES.min(files / 2);
-    (files < ENOUGH_FILES).then(|| usize::try_from(files - own).unwrap_or(usize::MAX))
+/// How many connections each of the members takes of a process that may have so many files open; none if that is enough.
+fn most_sockets(files: u64, members: u64) -> Option<usize> {
+    let own = (OWN_FILES + FILES_OF_A_MEMBER * members).min(files / 2);
+    let each = (files - own) / members;
+    (files / members < ENOUGH_FILES).then(|| usize::try_from(each).unwrap_or(usize::MAX))
 }
 
 /// Its links to all, of which it listens for new ones, and its transfer links.
@@ -464,10 +466,11 @@ fn begin(
     let (mut hub, mut transfers) = hubs(config, &entropy, clock.origin)?;
     if let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
         let sharers = config.on_server.as_ref().map_or(1, OnServer::sharers);
-        if let Some(sockets) = most_sockets(files / sharers) {
+        if let Some(sockets) = most_sockets(files, sharers) {
             tracing::warn!(
-                "this process may have {files} files open, so it takes {sockets} connections at most; raise the limit \
+                "this process may have {files} files open, so {} takes {sockets} connections at most; raise the limit \
                  (`ulimit -n`, LimitNOFILE) to {}",
+                if sharers > 1 { "each of its members" } else { "it" },
                 ENOUGH_FILES * sharers
             );
             hub.limit_sockets(sockets);

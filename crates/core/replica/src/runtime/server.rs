@@ -89,7 +89,7 @@ impl Server {
         let mut doorman = Doorman::bind(listen, &ids, Instant::now())?;
         let sharers = sharers(groups.len());
         if let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current
-            && let Some(sockets) = most_sockets(files / sharers)
+            && let Some(sockets) = most_sockets(files, sharers)
         {
             doorman.limit_sockets(sockets);
         }
