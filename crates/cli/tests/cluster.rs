@@ -398,7 +398,9 @@ fn files_from_before_two_replacements_are_called_old() {
     let said = run(&["health", "--cluster", old]);
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.out.starts_with("unknown\n"), "{said:?}");
-    assert!(said.out.contains("cluster.toml is old: it is of configuration 0, and the group has 2"));
+    assert!(
+        said.out.contains("cluster.toml is old: it is of configuration 0, and the group has 2")
+    );
     let json = run(&["health", "--json", "--cluster", old]);
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!((&json["health"], &json["files_are_old"]), (&json!("unknown"), &json!(true)));
