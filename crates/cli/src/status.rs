@@ -1,7 +1,7 @@
 //! `perdura status`: asks each replica's HTTP endpoint, all at once, and waits for none longer than
 //! `PATIENCE`.
 
-mod servers;
+pub mod servers;
 
 use crate::health::exit_code;
 use crate::partitions::label;

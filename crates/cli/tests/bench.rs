@@ -105,3 +105,24 @@ fn a_profile_tells_what_the_time_of_replicas_goes_to() {
     cluster.wait_until_active();
     cluster.run(&load).failed(1, &["replica 3", "--profile"]);
 }
+
+/// Callers in two processes, over two partitions.
+#[test]
+fn transactions_over_partitions_are_measured() {
+    let servers = crate::servers::Servers::start_all();
+    servers.wait_until_active([3, 3]);
+    let all =
+        ["bench", "txn", "--seconds", "2", "--keys", "100", "--clients", "4", "--processes", "2"];
+    let json = servers.run(&[&all[..], &["--global", "50", "--json", "-"]].concat()).ok();
+    let result: Value = serde_json::from_str(&json).unwrap();
+    let number =
+        |field: &str| result[field].as_f64().unwrap_or_else(|| panic!("no {field}: {json}"));
+    let (completed, global) = (number("completed"), number("over_several"));
+    assert!(completed > 0.0 && global > 0.0 && global < completed, "{json}");
+    assert_eq!(number("errors"), 0.0, "{json}");
+    assert!(number("busiest_server_cpu_us_per_txn") <= number("servers_cpu_us_per_txn"));
+    assert_eq!(servers.run(&["kv", "count"]).ok(), "0\n", "it removes its keys");
+    let table = servers.run(&[&all[..], &["--skew", "0.99", "--writes", "0"]].concat()).ok();
+    assert!(table.contains("CPU per txn, busiest server"), "{table}");
+    servers.run(&["bench", "txn", "--participants", "3"]).failed(2, &["there are 2 partitions"]);
+}

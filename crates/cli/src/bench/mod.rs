@@ -11,6 +11,7 @@ pub mod live;
 pub mod load;
 mod profile;
 mod report;
+mod txn;
 pub mod workload;
 
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
@@ -62,6 +63,9 @@ enum Command {
     /// Write and read, see --reads
     #[command(after_help = AFTER_HELP)]
     Mixed(Load),
+    /// Transactions over the partitions of a store
+    #[command(after_help = txn::AFTER_HELP)]
+    Txn(txn::Arguments),
     /// Kill the leader of a cluster of its own, again and again: how long clients wait
     #[command(after_help = failover::AFTER_HELP)]
     Failover(failover::Options),
@@ -164,6 +168,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Put(load) => run_load(Operation::Put, load),
         Command::Get(load) => run_load(Operation::Get, load),
         Command::Mixed(load) => run_load(Operation::Mixed, load),
+        Command::Txn(arguments) => txn::run(arguments),
         Command::Failover(options) => failover::run(options),
         Command::Floor(options) => floor::run(options),
     }

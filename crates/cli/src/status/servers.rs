@@ -2,6 +2,7 @@
 
 use super::{Line, Report, aligned, ask_each, get, notes, roll_call, row};
 use crate::health::{exit_code, summary};
+use crate::process::cpu_time;
 use anyhow::{Context, Result, anyhow, ensure};
 use perdura::PartitionedCluster;
 use perdura::health::{Health, RollCall};
@@ -44,6 +45,18 @@ struct Server {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+/// The processes of those servers that run on this machine, by id.
+pub fn here(cluster: &PartitionedCluster) -> Vec<Option<u32>> {
+    let addresses = cluster.servers.iter().map(|server| server.http.clone()).collect();
+    let said = ask_each(addresses, ask).into_iter().zip(&cluster.servers);
+    let here = said.map(|(said, server)| {
+        let (host, _) = server.http.rsplit_once(':')?;
+        let is_here = ["127.0.0.1", "localhost", "[::1]"].contains(&host);
+        said.ok().map(|said| said.pid).filter(|pid| is_here && cpu_time(*pid).is_some())
+    });
+    here.collect()
 }
 
 /// Asks, prints, and gives the exit code of the partition that stands worst.
