@@ -1,6 +1,6 @@
 //! What the administrator orders while a cluster runs: the state's limit, clients, his own key.
 
-use crate::common::{Cluster, Ran, wait_for};
+use crate::common::{Cluster, Ran, run, wait_for};
 use serde_json::{Value, json};
 
 #[test]
@@ -105,4 +105,33 @@ fn the_administrators_key_is_replaced_and_the_former_one_is_void() {
     assert!(std::fs::read(&admin).unwrap() == third && !pending.exists());
     let out = cluster.run(&["client", "list"]).ok();
     assert!(out.contains("bob") && !out.contains("carol") && !out.contains("dave"), "{out}");
+}
+
+/// They know one member of three by now.
+#[test]
+fn files_from_before_two_replacements_are_called_old() {
+    let mut cluster = Cluster::start_all(&["--crash", "1"]);
+    cluster.wait_until_active();
+    let old = tempfile::tempdir().unwrap();
+    for file in ["cluster.toml", "client.toml"] {
+        std::fs::copy(cluster.path(file), old.path().join(file)).unwrap();
+    }
+    let old = old.path().to_str().unwrap();
+    run(&["health", "--cluster", old]).ok();
+    for id in [1, 2] {
+        cluster.stop(id);
+        cluster.run(&["replica", "reinit", "--id", &id.to_string()]).ok();
+        cluster.start(id);
+        cluster.wait_until_active();
+    }
+    assert!(cluster.run(&["health"]).ok().starts_with("writes\n"));
+    let said = run(&["health", "--cluster", old]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.out.starts_with("unknown\n"), "{said:?}");
+    assert!(
+        said.out.contains("cluster.toml is old: it is of configuration 0, and the group has 2")
+    );
+    let json = run(&["health", "--json", "--cluster", old]);
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!((&json["health"], &json["files_are_old"]), (&json!("unknown"), &json!(true)));
 }

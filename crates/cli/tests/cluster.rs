@@ -377,35 +377,6 @@ fn a_replacement_moves_what_is_there_aside() {
     assert_eq!(cluster.run(&["kv", "get", "hello", "--timeout", "30s"]).ok(), "world\n");
 }
 
-/// They know one member of three by now.
-#[test]
-fn files_from_before_two_replacements_are_called_old() {
-    let mut cluster = Cluster::start_all(&["--crash", "1"]);
-    cluster.wait_until_active();
-    let old = tempfile::tempdir().unwrap();
-    for file in ["cluster.toml", "client.toml"] {
-        std::fs::copy(cluster.path(file), old.path().join(file)).unwrap();
-    }
-    let old = old.path().to_str().unwrap();
-    run(&["health", "--cluster", old]).ok();
-    for id in [1, 2] {
-        cluster.stop(id);
-        cluster.run(&["replica", "reinit", "--id", &id.to_string()]).ok();
-        cluster.start(id);
-        cluster.wait_until_active();
-    }
-    assert!(cluster.run(&["health"]).ok().starts_with("writes\n"));
-    let said = run(&["health", "--cluster", old]);
-    assert_eq!(said.code, Some(1), "{said:?}");
-    assert!(said.out.starts_with("unknown\n"), "{said:?}");
-    assert!(
-        said.out.contains("cluster.toml is old: it is of configuration 0, and the group has 2")
-    );
-    let json = run(&["health", "--json", "--cluster", old]);
-    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
-    assert_eq!((&json["health"], &json["files_are_old"]), (&json!("unknown"), &json!(true)));
-}
-
 /// Found by chaos: it knew the others by their first keys only, refused the replaced one, and
 /// waited for ever for a second signature on a state.
 #[test]
