@@ -81,9 +81,26 @@ fn or_dash(value: Option<f64>) -> String {
 /// A row for each point.
 pub fn table(experiment: Experiment, points: &[Point]) -> String {
     let head = [
-        "WORKLOAD", "P", "GLOBAL %", "LIARS %", "TXN/S", "OF BASE", "MEAN MS", "P95 MS", "P99 MS",
-        "OF BASE", "CPU US", "OF BASE", "SIGNED", "VERIFIED", "PER SLOT", "ABORTS %", "PAPER",
-        "RESCUED", "ERRORS",
+        "WORKLOAD",
+        "P",
+        "GLOBAL %",
+        "LIARS %",
+        "TXN/S",
+        "OF BASE",
+        "MEAN MS",
+        "P95 MS",
+        "P99 MS",
+        "OF BASE",
+        "CPU US",
+        "OF BASE",
+        "BUSIEST US",
+        "SIGNED",
+        "VERIFIED",
+        "PER SLOT",
+        "ABORTS %",
+        "PAPER",
+        "RESCUED",
+        "ERRORS",
     ];
     let mut rows = vec![head.map(str::to_owned)];
     for point in points {
@@ -101,6 +118,7 @@ pub fn table(experiment: Experiment, points: &[Point]) -> String {
             or_dash(point.over(base, "p99_ms")),
             number(point.figure("server_cpu_us_per_txn"), 0),
             or_dash(point.over(base, "server_cpu_us_per_txn")),
+            number(point.figure("busiest_server_cpu_us_per_txn"), 0),
             number(point.figure("attestations_signed_per_txn"), 2),
             number(point.figure("claims_verified_per_txn"), 2),
             number(point.figure("commands_per_slot"), 1),
