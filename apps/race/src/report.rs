@@ -124,6 +124,7 @@ fn median_of(points: &[&Measured]) -> Measured {
         p99_us: of(|one| one.p99_us),
         longest_us: of(|one| one.longest_us),
         store_cpu_us: of(|one| one.store_cpu_us),
+        busiest_server_cpu_us: of(|one| one.busiest_server_cpu_us),
         application_cpu_us: (!application.is_empty()).then(|| median(application)),
         callers_cpu_us: of(|one| one.callers_cpu_us),
         failed: sum(|one| one.failed),
@@ -262,8 +263,8 @@ impl Report {
     }
 }
 
-const HEAD: &str = "| system | calls/s | between | store CPU, µs | application CPU, µs | callers' CPU, µs | p50, ms | p99, ms | posts shown | aborted | failed |\n\
-                    |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
+const HEAD: &str = "| system | calls/s | between | store CPU, µs | of its busiest server | application CPU, µs | callers' CPU, µs | p50, ms | p99, ms | posts shown | aborted | failed |\n\
+                    |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
 
 fn line(place: Place, one: &Measured) -> String {
     let application = one.application_cpu_us.map_or("-".to_owned(), |us| format!("{us:.0}"));
@@ -272,10 +273,11 @@ fn line(place: Place, one: &Measured) -> String {
     let aborted = aborted.map_or("-".to_owned(), |share| format!("{:.2}%", 100.0 * share));
     let [least, most] = one.calls_s_between;
     format!(
-        "| {} | {:.0} | {least:.0} to {most:.0} | {:.0} | {application} | {:.0} | {:.2} | {:.2} | {shown} | {aborted} | {} |\n",
+        "| {} | {:.0} | {least:.0} to {most:.0} | {:.0} | {:.0} | {application} | {:.0} | {:.2} | {:.2} | {shown} | {aborted} | {} |\n",
         place.system.label(),
         one.calls_s,
         one.store_cpu_us,
+        one.busiest_server_cpu_us,
         one.callers_cpu_us,
         one.p50_us / 1000.0,
         one.p99_us / 1000.0,

@@ -49,6 +49,8 @@ pub struct Measured {
     pub longest_us: f64,
     /// Processor time of all servers of the store for a call, microseconds.
     pub store_cpu_us: f64,
+    /// That of the one of them that used most: what binds where each has a machine of its own.
+    pub busiest_server_cpu_us: f64,
     /// That of the application, if there is one apart from the callers.
     pub application_cpu_us: Option<f64>,
     /// That of the callers' process.
@@ -233,11 +235,15 @@ pub async fn measure(
     let shared = Arc::clone(&working.shared);
     tokio::time::sleep(warm_up).await;
     let (aborted_before, used_before) = (target.aborted().await?, used(store, target)?);
+    let of_each = || store.iter().map(|one| cpu_us(&[*one])).collect::<Result<Vec<u64>>>();
+    let each_before = of_each()?;
     shared.phase.compare_exchange(WARM_UP, MEASURED, Ordering::Relaxed, Ordering::Relaxed).ok();
     let since = Instant::now();
     tokio::time::sleep(time).await;
     shared.stop();
     let (took, used_after) = (since.elapsed(), used(store, target)?);
+    let spent = of_each()?.into_iter().zip(each_before);
+    let busiest = spent.map(|(after, before)| after.saturating_sub(before)).max().unwrap_or(0);
     let aborted = target.aborted().await?.zip(aborted_before);
     let latencies = working.end().await?;
     let (failed, first_failure) = shared.failures();
@@ -257,6 +263,7 @@ pub async fn measure(
         p99_us: latencies.value_at_quantile(0.99) as f64,
         longest_us: latencies.max() as f64,
         store_cpu_us: each(0),
+        busiest_server_cpu_us: busiest as f64 / calls.max(1) as f64,
         application_cpu_us: target.application().map(|_| each(1)),
         callers_cpu_us: each(2),
         failed,
