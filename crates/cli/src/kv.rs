@@ -4,6 +4,7 @@ use crate::Usage;
 use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
 use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::kv_json::{Parsed, SCAN_LIMIT, from_base64, to_base64};
+use crate::kv_walk::check;
 use crate::process::withdrawn_by_signals;
 use crate::{kv_batch, kv_export, kv_range};
 use anyhow::{Context, Result, bail};
@@ -276,6 +277,7 @@ fn how_text() -> Result<String> {
 fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
     let groups = how.cluster.load_store()?;
     let key = how.cluster.key_of(&groups)?;
+    how.partition.map_or(Ok(()), |partition| check(partition, &groups))?;
     let options = Options { timeout: how.timeout, reply_quorum: None };
     let reply = runtime()?.block_on(async {
         let client = connect_store(&groups, &key)?;

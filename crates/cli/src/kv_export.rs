@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use perdura_client::Options;
+use perdura_protocol::PartitionId;
 use perdura_store::StoreCommand;
 use perdura_transactions::{Range, StoreClient};
 use serde_json::json;
@@ -34,7 +35,7 @@ const PROGRESS: Duration = Duration::from_secs(5);
 ///
 /// They come in the order of their keys. Each partition is read page by page, of up to 10000 entries or 1 MiB, which is one moment of it; pages are not one moment
 /// together: what is written meanwhile may be there or not. Stop the writers for a copy of one moment. Exit codes: 0 done, 1 failed, or with --skip-unreachable
-/// not of all partitions, 130 interrupted (by SIGTERM 143): --resume goes on, with the same --partition.
+/// not of all partitions, 130 interrupted (by SIGTERM 143): --resume goes on, with the same --partition, and leaves out what was left out (FILE.left-out has it).
 #[derive(Args)]
 pub struct Export {
     #[command(flatten)]
@@ -131,41 +132,100 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
         let client = arguments.of.connect(&groups, &key)?;
         let stop = Stop::by_signals()?;
         let mut walking = arguments.of.walk(&client, keys);
-        let written = write(&mut walking, &options, &stop, &mut out, &mut progress).await;
+        let mut noted = LeftOut::of(arguments.out.as_deref());
+        noted.begin(&mut walking, arguments.resume)?;
+        let written =
+            write(&mut walking, &mut noted, &options, &stop, &mut out, &mut progress).await;
         client.close().await;
         anyhow::Ok((written.map(|()| stop.by()), walking.left_out()))
     })?;
     let flushed = out.flush().context("cannot write the export");
     let goes_on = if arguments.out.is_some() { "; --resume goes on from there" } else { "" };
     let interrupted = written.and_then(|by| flushed.map(|()| by));
-    let interrupted = interrupted
-        .with_context(|| format!("the export is not whole: {}{goes_on}", progress.text()))?;
-    if let Some(signal) = interrupted {
-        tell!("perdura: {signal}: the export is not whole: {}{goes_on}", progress.text());
+    let rest = left_out.as_ref().map_or(String::new(), |options| {
+        format!("; `{options}` exports what was left out to another file, once it answers")
+    });
+    let not_whole = || format!("the export is not whole: {}{goes_on}{rest}", progress.text());
+    if let Some(signal) = interrupted.with_context(not_whole)? {
+        tell!("perdura: {signal}: {}", not_whole());
         return Ok(ExitCode::from(code_of(signal)));
     }
     tell!(
         "perdura: {}; of what was written meanwhile some may be there and some not",
         progress.text()
     );
-    Ok(left_out.map_or(ExitCode::SUCCESS, |options| {
-        tell!(
-            "perdura: the export is not whole: `{options}` exports the rest to another file, once it answers"
-        );
-        ExitCode::FAILURE
-    }))
+    if left_out.is_some() {
+        tell!("perdura: the export is not whole{rest}");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Partitions that are left out of a file, in another one beside it: whoever goes on with it behind its last key leaves them out too, for what they have below
+/// that would be missing.
+struct LeftOut {
+    path: Option<PathBuf>,
+    count: usize,
+}
+
+impl LeftOut {
+    fn of(out: Option<&Path>) -> LeftOut {
+        let path = out.map(|path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".left-out");
+            PathBuf::from(name)
+        });
+        LeftOut { path, count: 0 }
+    }
+
+    /// Leaves out what was left out before.
+    fn begin(&mut self, walking: &mut Walking, resume: bool) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let found = match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            found => found.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        if !resume {
+            // Of a file that is gone.
+            let removed = std::fs::remove_file(path);
+            return removed.with_context(|| format!("cannot remove {}", path.display()));
+        }
+        for line in found.lines() {
+            let number = line.parse().with_context(|| {
+                format!("{}: {line:?} is no number of a partition", path.display())
+            })?;
+            walking.leave_out(PartitionId(number));
+        }
+        self.count = walking.all_left_out().len();
+        Ok(())
+    }
+
+    /// Notes what was left out since, before anything is written that comes behind it.
+    fn note(&mut self, walking: &Walking) -> Result<()> {
+        let all = walking.all_left_out();
+        let Some(path) = self.path.as_ref().filter(|_| all.len() > self.count) else {
+            return Ok(());
+        };
+        let lines: String = all.iter().map(|partition| format!("{}\n", partition.0)).collect();
+        std::fs::write(path, lines).with_context(|| format!("cannot write {}", path.display()))?;
+        self.count = all.len();
+        Ok(())
+    }
 }
 
 /// Writes all entries that are left.
 async fn write(
     walking: &mut Walking,
+    left_out: &mut LeftOut,
     options: &Options,
     stop: &Stop,
     out: &mut dyn Write,
     progress: &mut Progress,
 ) -> Result<()> {
     while stop.by().is_none() {
-        let Some(entries) = walking.next(options).await? else { break };
+        let next = walking.next(options).await;
+        left_out.note(walking)?;
+        let Some(entries) = next? else { break };
         let mut text = Vec::new();
         for (key, value) in &entries {
             let line =

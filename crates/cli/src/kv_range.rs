@@ -6,7 +6,7 @@ use crate::connect::{ClusterArguments, parse_duration, runtime};
 use crate::ending::unanswered;
 use crate::kv::call;
 use crate::kv_json::from_base64;
-use crate::kv_walk::Of;
+use crate::kv_walk::{Of, Walking};
 use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -111,9 +111,9 @@ pub fn count(arguments: &Count) -> Result<ExitCode> {
         anyhow::Ok(counted)
     })?;
     match counted {
-        Ok((counted, left_out)) => {
+        Ok((counted, walking)) => {
             say!("{counted}");
-            Ok(left_out.map_or(ExitCode::SUCCESS, |options| {
+            Ok(walking.left_out().map_or(ExitCode::SUCCESS, |options| {
                 tell!("perdura: that is not all: `{options}` counts the rest, once it answers");
                 ExitCode::FAILURE
             }))
@@ -126,18 +126,18 @@ pub fn count(arguments: &Count) -> Result<ExitCode> {
     }
 }
 
-/// How many there are, and the options that mean what was left out.
+/// How many there are, and what was left out.
 async fn count_all(
     client: &StoreClient,
     options: &Options,
     keys: library::Range,
     of: &Of,
-) -> Result<(u64, Option<String>)> {
+) -> Result<(u64, Walking)> {
     let (mut walking, mut count) = (of.walk(client, keys), 0);
     while let Some(entries) = walking.next(options).await? {
         count += entries.len() as u64;
     }
-    Ok((count, walking.left_out()))
+    Ok((count, walking))
 }
 
 /// Runs `perdura kv delete-range`.
@@ -160,17 +160,22 @@ async fn delete(
     keys: library::Range,
     arguments: &DeleteRange,
 ) -> Result<ExitCode> {
-    let (there, _) = count_all(client, options, keys.clone(), &arguments.of).await?;
-    let is_all = arguments.range.is_all() && arguments.of.is_all();
+    let (there, counted) = count_all(client, options, keys.clone(), &arguments.of).await?;
+    let is_all = arguments.range.is_all() && arguments.of.is_all() && counted.left_out().is_none();
+    let not_all = |options: String| {
+        tell!("perdura: that is not all: `{options}` removes the rest, once it answers");
+        ExitCode::FAILURE
+    };
     let what = if is_all { "entries, all of the store," } else { "entries" };
     if arguments.dry_run || there == 0 {
         say!("{there} {what} would be removed; nothing was changed");
-        return Ok(ExitCode::SUCCESS);
+        return Ok(counted.left_out().map_or(ExitCode::SUCCESS, not_all));
     }
     if !arguments.yes && !confirmed(&format!("Remove {there} {what}? Type yes to do so:"), "yes")? {
         bail!("nothing was changed: {there} {what} are meant. If that is right, give --yes");
     }
     let (mut walking, mut removed) = (arguments.of.walk(client, keys), 0);
+    counted.all_left_out().iter().for_each(|partition| walking.leave_out(*partition));
     let stop = Stop::by_signals()?;
     while let Some(entries) = walking.next(options).await? {
         // In one partition at a time: one round, and as many at once in any store.
@@ -191,10 +196,7 @@ async fn delete(
         }
     }
     say!("{removed} entries are removed");
-    Ok(walking.left_out().map_or(ExitCode::SUCCESS, |options| {
-        tell!("perdura: that is not all: `{options}` removes the rest, once it answers");
-        ExitCode::FAILURE
-    }))
+    Ok(walking.left_out().map_or(ExitCode::SUCCESS, not_all))
 }
 
 /// Removes keys of one partition; says how many were there.

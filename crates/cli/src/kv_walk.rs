@@ -25,13 +25,7 @@ pub struct Of {
 impl Of {
     /// A client of the store. Where partitions may be left out, those of which too few replicas are there are not waited for.
     pub fn connect(&self, groups: &[Cluster], key: &KeyFile) -> Result<StoreClient> {
-        for one in &self.partitions {
-            let count = groups.len();
-            ensure!(
-                usize::from(*one) < count,
-                Usage(format!("there is no partition {one}: there are {count}, from 0 on"))
-            );
-        }
+        self.partitions.iter().try_for_each(|one| check(*one, groups))?;
         Ok(if self.skip_unreachable {
             connect_store_with(groups, key, Some(UNREACHABLE_AFTER))?
         } else {
@@ -54,6 +48,16 @@ impl Of {
     }
 }
 
+/// That there is such a partition.
+pub fn check(partition: u16, groups: &[Cluster]) -> Result<()> {
+    let count = groups.len();
+    ensure!(
+        usize::from(partition) < count,
+        Usage(format!("there is no partition {partition}: there are {count}, from 0 on"))
+    );
+    Ok(())
+}
+
 /// A range that is read, and the partitions that were left out.
 pub struct Walking {
     walk: Walk,
@@ -70,7 +74,13 @@ impl Walking {
                 Ok(entries) => return Ok(entries),
                 Err(failed) => failed,
             };
-            let is_silent = matches!(failed.error, TransactionError::Call(_));
+            // It does not answer, or what somebody left there waits for one that does not.
+            let is_silent = matches!(
+                failed.error,
+                TransactionError::Call(_)
+                    | TransactionError::Conflict { .. }
+                    | TransactionError::Refused { .. }
+            );
             if !is_silent || !self.is_one_of_several {
                 bail!(failed.error);
             }
@@ -80,9 +90,19 @@ impl Walking {
                 return Err(anyhow::Error::new(error).context(hint));
             }
             tell!("perdura: partition {} is left out: {}", failed.partition.0, failed.error);
-            self.walk.leave_out(failed.partition);
-            self.left_out.push(failed.partition);
+            self.leave_out(failed.partition);
         }
+    }
+
+    /// Reads no more of a partition.
+    pub fn leave_out(&mut self, partition: PartitionId) {
+        self.walk.leave_out(partition);
+        self.left_out.push(partition);
+    }
+
+    /// What was left out so far.
+    pub fn all_left_out(&self) -> &[PartitionId] {
+        &self.left_out
     }
 
     /// The options that mean what was left out; none if nothing was.

@@ -177,9 +177,20 @@ fn what_the_other_partitions_have_can_be_read_in_bulk() {
     let out = servers.path("rest.jsonl");
     let out = out.to_str().unwrap();
     let rest = servers.run(&["kv", "export", "--skip-unreachable", "--out", out]);
-    rest.failed(1, &["partition 0 is left out: ", "`--partition 0` exports the rest"]);
+    rest.failed(1, &["partition 0 is left out: ", "`--partition 0` exports what was left out"]);
     let rest: Vec<String> = std::fs::read_to_string(out).unwrap().lines().map(key_of).collect();
     assert_eq!(rest, of[1]);
+    let all_of_it = std::fs::read(out).unwrap();
+    let again = servers.run(&["kv", "export", "--resume", "--out", out]);
+    again.failed(1, &["`--partition 0` exports what was left out"]);
+    assert_eq!(
+        std::fs::read(out).unwrap(),
+        all_of_it,
+        "it goes on where it was, without partition 0"
+    );
+    let dry = servers.run(&["kv", "delete-range", "--dry-run", "--skip-unreachable"]);
+    dry.failed(1, &["`--partition 0` removes the rest"]);
+    servers.run(&["kv", "scan", "--partition", "2"]).failed(2, &["no partition 2"]);
     let count = servers.run(&["kv", "count", "--skip-unreachable"]);
     count.failed(1, &["`--partition 0` counts the rest"]);
     assert_eq!(count.out, format!("{}\n", of[1].len()));

@@ -115,7 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let started = Workers::start(arguments)?;
         let to_stop = started.clone();
         process::on_stop(move |_| to_stop.stop())?;
-        let said = tokio::task::spawn_blocking(move || started.results()).await??;
+        let said = tokio::task::spawn_blocking(move || started.results()).await?;
         let spent = cpu().into_iter().zip(before);
         let servers = spent.map(|(after, before)| Some(after?.saturating_sub(before?))).collect();
         if !arguments.keep
@@ -125,7 +125,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             tell!("perdura: some of the keys that were written are left: {error:#}");
         }
         client.close().await;
-        Report::of(&said, servers)
+        Report::of(&said?, servers)
     })?;
     report.print(arguments, &cluster)?;
     Ok(if report.stopped {

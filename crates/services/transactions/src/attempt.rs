@@ -5,6 +5,7 @@ use crate::rescue::is_of_session;
 use crate::split::Part;
 use crate::telling::SIGNED_AGAIN;
 use crate::tidy::{Place, places_of};
+use crate::waiting::SILENCE_MS;
 use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::Mode;
@@ -370,6 +371,8 @@ impl<G: Groups> Transactions<G> {
         deadline_ms: u64,
     ) {
         let Some(known) = lowest_failure(split, heard) else { return };
+        // Others have locks meanwhile.
+        let deadline_ms = deadline_ms.min(self.groups().now_ms() + SILENCE_MS);
         let all = split.parts.iter().zip(heard);
         let asked = all
             .filter(|(part, vote)| {

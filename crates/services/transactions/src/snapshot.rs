@@ -3,10 +3,11 @@
 //! al., JACM 1993), with validation (Kung and Robinson, TODS 1981) in place of the second look. Why that is so stands in `docs/partitions.md`.
 
 use crate::attempt::{Attempt, Given};
-use crate::split::{Entry, Part, merge};
+use crate::split::{Entry, Merged, Part, merge};
 use crate::{Cause, Groups, Outcome, Range, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::{CallError, Indeterminacy, Mode};
+use perdura_protocol::partitions::Distribution;
 use perdura_protocol::{PartitionId, Slot, seeded};
 use perdura_store::partition::{Blocker, PartitionCommand, PartitionReply};
 use perdura_store::{OperationResult, behind, limits};
@@ -103,20 +104,21 @@ impl Run {
     }
 }
 
-/// For how many entries each partition is asked that has more, where so many are missing, and one that shows that there is more. How large they are is not known
+/// For how many entries each of so many partitions is asked, where so many are missing, and one that shows that there is more. How large they are is not known
 /// before some were read.
-fn share_of(runs: &[Run], missing: usize) -> u32 {
-    let open = runs.iter().filter(|run| !run.is_whole).count().max(1);
-    let read = || runs.iter().flat_map(|run| &run.entries);
-    let count = read().count();
-    let bytes: usize = read().map(|(key, value)| 8 + key.len() + value.len()).sum();
-    let fits = match count {
-        0 => FIRST_SHARE * open,
-        _ => (limits::RANGE_BYTES / bytes.div_ceil(count)).saturating_sub(count).max(open),
+fn share_of(asked: usize, missing: usize, merged: &Merged) -> u32 {
+    let share = match (asked, merged.entries.len()) {
+        (1, _) => missing + 1,
+        (_, 0) => FIRST_SHARE.min(missing.div_ceil(asked)),
+        (_, count) => {
+            let bytes = merged.entries.iter().map(|(key, value)| 8 + key.len() + value.len());
+            let each = bytes.sum::<usize>().div_ceil(count);
+            let fits = (limits::RANGE_BYTES / each).saturating_sub(count).max(FIRST_SHARE);
+            missing.min(fits).div_ceil(asked)
+        }
     };
-    let share = (missing.min(fits) + 1).div_ceil(open);
     // Somewhat more, since they are not spread evenly.
-    let share = share + share / 4 + SPARE;
+    let share = if asked == 1 { share } else { share + share / 4 + SPARE };
     share.min(missing + 1).min(limits::RANGE_ENTRIES) as u32
 }
 
@@ -176,9 +178,17 @@ impl<G: Groups> Transactions<G> {
             if merged.left_out.is_some() || runs.iter().all(|run| run.is_whole) {
                 break merged;
             }
-            let share = share_of(&runs, range.limit as usize - merged.entries.len());
+            // By range, what one partition has comes before all that the next one has.
+            let in_turn = matches!(self.groups().map().distribution, Distribution::Range { .. });
+            let most = if in_turn { 1 } else { runs.len() };
             let open = runs.iter_mut().filter(|run| !run.is_whole);
-            let looks = join_all(open.map(async |run| {
+            let open: Vec<&mut Run> = match range.reverse {
+                true => open.rev().take(most).collect(),
+                false => open.take(most).collect(),
+            };
+            let missing = range.limit as usize - merged.entries.len();
+            let share = share_of(open.len(), missing, &merged);
+            let looks = join_all(open.into_iter().map(async |run| {
                 let part = run.next_part(&range, share);
                 let look = self.look(&part, deadline_ms).await;
                 run.note(look)

@@ -124,8 +124,9 @@ impl<G: Groups> Waiter<G> {
         self.stays.iter_mut().for_each(Stay::note_answered);
     }
 
-    /// One try took so long, milliseconds.
+    /// One try took so long, milliseconds. What was long may be short the next time.
     pub(crate) fn note_try(&mut self, took_ms: u64) {
+        let took_ms = took_ms.min(SILENCE_MS);
         self.shortest_ms = Some(self.shortest_ms.map_or(took_ms, |least| least.min(took_ms)));
     }
 

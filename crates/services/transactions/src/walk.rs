@@ -5,7 +5,7 @@ use crate::{Groups, Page, Range, StoreClient, TransactionError};
 use bytes::Bytes;
 use perdura_client::Options;
 use perdura_protocol::PartitionId;
-use perdura_store::{Entries, EntriesIter, behind};
+use perdura_store::{Entries, EntriesIter, behind, limits};
 use std::iter::Peekable;
 
 /// How far a partition is read.
@@ -49,7 +49,7 @@ pub struct WalkError {
 }
 
 impl Walk {
-    /// Entries behind those of the last time, at least one and at most what one read gives; none at the end. After an error it can be called again, and
+    /// Entries behind those of the last time, at least one, and as many as one read gives at most; none at the end. After an error it can be called again, and
     /// goes on where it was.
     ///
     /// # Errors
@@ -58,10 +58,14 @@ impl Walk {
         &mut self,
         options: &Options,
     ) -> Result<Option<Vec<(Bytes, Bytes)>>, WalkError> {
-        let mut entries = Vec::new();
+        let (mut entries, mut bytes) = (Vec::new(), 0);
         while let Some(cursor) = self.lowest() {
-            if let Some(entry) = cursor.read.next() {
-                entries.push(entry);
+            if bytes >= limits::RANGE_BYTES {
+                break;
+            }
+            if let Some((key, value)) = cursor.read.next() {
+                bytes += 8 + key.len() + value.len();
+                entries.push((key, value));
             } else if entries.is_empty() {
                 self.read(options).await?;
             } else {
@@ -120,7 +124,7 @@ impl StoreClient {
             Cursor { partition, read: Entries::default().iter().peekable(), next }
         };
         let cursors = all.map(cursor).collect();
-        let limit = perdura_store::limits::RANGE_ENTRIES as u32;
+        let limit = limits::RANGE_ENTRIES as u32;
         Walk { client: self.clone(), range: Range { limit, reverse: false, ..range }, cursors }
     }
 }

@@ -1,13 +1,14 @@
 //! What clients come to.
 
 use crate::support::*;
+use bytes::Bytes;
 use perdura_client::CallError;
 use perdura_protocol::PartitionId;
-use perdura_protocol::partitions::MAP_VERSION;
+use perdura_protocol::partitions::{Distribution, MAP_VERSION};
 use perdura_store::partition::{
     Fence, Intent, Participant, PartitionCommand, PartitionReply, digest_of_part, limits,
 };
-use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
+use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction, behind};
 use perdura_transactions::{
     Counters, Groups, Outcome, Resolver, Split, TransactionError, Transactions, Turn,
 };
@@ -99,6 +100,56 @@ fn ranges_are_merged_and_end_where_the_first_part_of_them_was_cut_off() {
     assert_eq!(read("", 2, false), found("a1 a2", true));
     assert_eq!(read("a3", 2, true), found("c1 b2", true));
     assert_eq!(read("a3", 100, true), found("c1 b2 b1 a3", false));
+}
+
+/// However keys are spread, and however large they are: each partition sends about its share, in a few rounds.
+#[test]
+fn a_page_over_several_partitions_takes_a_few_rounds() {
+    let bounds = ["b", "c", "d"].map(Bytes::from).to_vec();
+    for distribution in [Distribution::Hash, Distribution::Range { bounds }] {
+        let by_hash = distribution == Distribution::Hash;
+        let shared = Partitions::of(4, distribution, 5);
+        let client = client(&shared, 1);
+        let key = |number: usize| format!("{}{number:05}", ["a", "b", "c", "d"][number % 4]);
+        for first in (0..24_000).step_by(500) {
+            let all = (first..first + 500).map(|number| write(&key(number), &"v".repeat(90)));
+            transact(&shared, &client, all.collect()).unwrap();
+        }
+        let mut keys: Vec<String> = (0..24_000).map(key).collect();
+        keys.sort_unstable();
+        for reverse in [false, true] {
+            let mut found: Vec<String> = Vec::new();
+            let (mut start, mut end, mut pages) = (bytes(""), None, 0);
+            loop {
+                let before = lock(&shared).commands;
+                let range = Operation::ReadRange {
+                    start: start.clone(),
+                    end: end.clone(),
+                    limit: 10_000,
+                    reverse,
+                };
+                let outcome = transact(&shared, &client, vec![range]).unwrap();
+                let commands = lock(&shared).commands - before;
+                assert!(commands <= if by_hash { 32 } else { 12 }, "{commands} commands");
+                let Outcome::Committed { results: Some(results) } = outcome else { panic!() };
+                let OperationResult::Entries { entries, more } = &results[0] else { panic!() };
+                let page = entries.iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap());
+                found.extend(page);
+                pages += 1;
+                assert!(entries.len() > 8_000 || !more, "{}", entries.len());
+                if !more {
+                    break;
+                }
+                let last = bytes(found.last().unwrap());
+                if reverse { end = Some(last) } else { start = behind(&last).unwrap() }
+            }
+            if reverse {
+                found.reverse();
+            }
+            assert_eq!(found, keys);
+            assert_eq!(pages, 3);
+        }
+    }
 }
 
 #[test]

@@ -77,7 +77,9 @@ impl Workers {
             Ok(serde_json::from_str(&text)?)
         });
         let said = said.collect();
-        for child in &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        // None of them is told anything any more.
+        for mut child in std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        {
             let _ = child.wait();
         }
         said

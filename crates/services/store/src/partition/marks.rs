@@ -94,6 +94,8 @@ pub(crate) struct Mark {
     is_own: bool,
     /// The transaction that has what it waits for. Where that is aborted, since another partition did not grant its part, it waits on.
     taken_by: Option<TransactionId>,
+    /// Whether that has happened.
+    was_given_back: bool,
 }
 
 impl Mark {
@@ -110,7 +112,7 @@ impl Mark {
     fn wasted_ms(&self, at: Time) -> u64 {
         let since = |since: Option<Time>| since.map_or(0, |since| at.0.saturating_sub(since.0));
         match since(self.first) {
-            _ if self.taken_by.is_some() => 0,
+            _ if self.taken_by.is_some() && !self.was_given_back => 0,
             first_ms if first_ms >= FIRST_MS => first_ms,
             _ => since(self.free),
         }
@@ -494,7 +496,13 @@ impl Partition {
         self.note_marks(changes);
         if !commit {
             let asked = Time(self.now.0 + GIVEN_BACK_MS);
-            self.change_mark(number, |mark| Mark { taken_by: None, free: None, asked, ..mark });
+            self.change_mark(number, |mark| Mark {
+                taken_by: None,
+                was_given_back: true,
+                free: None,
+                asked,
+                ..mark
+            });
         }
     }
 
@@ -583,6 +591,7 @@ impl Partition {
                 free: None,
                 is_own,
                 taken_by: None,
+                was_given_back: false,
             }),
         };
         let is_marked = mark.is_some();
@@ -625,6 +634,7 @@ impl Encode for Mark {
         self.free.encode(out);
         self.is_own.encode(out);
         self.taken_by.encode(out);
+        self.was_given_back.encode(out);
     }
 }
 
@@ -641,6 +651,7 @@ impl Decode for Mark {
             free: Decode::decode(reader)?,
             is_own: Decode::decode(reader)?,
             taken_by: Decode::decode(reader)?,
+            was_given_back: Decode::decode(reader)?,
         })
     }
 }

@@ -274,6 +274,10 @@ fn who_takes_it_and_gives_it_back_again_and_again_goes_after_five_seconds() {
         assert!(turns < 6, "it goes on for ever");
     }
     assert!(is_granted(&mut world, other, 1, writes("a1")));
+    // And others have it before him for a while.
+    assert!(is_marked(&mark(&mut world, hog, &reads("a1"))));
+    finish(&mut world, other, 1, writes("a1"));
+    assert!(is_granted(&mut world, client(8), 1, writes("a1")));
 }
 
 #[test]

@@ -75,6 +75,11 @@ pub fn lock(shared: &Shared) -> MutexGuard<'_, Partitions> {
 impl Partitions {
     /// By the first letter: partition 0 has the keys below `b`.
     pub fn new(partitions: usize, seed: u64) -> Shared {
+        let bounds = (1..partitions).map(|index| Bytes::from(vec![b'a' + index as u8])).collect();
+        Partitions::of(partitions, Distribution::Range { bounds }, seed)
+    }
+
+    pub fn of(partitions: usize, distribution: Distribution, seed: u64) -> Shared {
         let (cluster, faults) = (ClusterId([7; 16]), Faults::new(1, 1).unwrap());
         let key = |a: usize, b: usize| SecretKey::from_seed(SCHEME, [(16 * a + b + 1) as u8; 32]);
         let members: Vec<Vec<SecretKey>> =
@@ -84,9 +89,7 @@ impl Partitions {
             faults,
             members: members.iter().map(SecretKey::public).collect(),
         };
-        let bounds = (1..partitions).map(|index| Bytes::from(vec![b'a' + index as u8])).collect();
         let groups = members.iter().enumerate().map(group).collect();
-        let distribution = Distribution::Range { bounds };
         let map = Arc::new(Map {
             cluster,
             version: MAP_VERSION,
