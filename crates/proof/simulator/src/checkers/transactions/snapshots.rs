@@ -10,7 +10,7 @@ use perdura_oracle::{Call, Return};
 use perdura_protocol::{Decode, Slot};
 use perdura_store::partition::PartitionCommand;
 use perdura_store::{
-    Operation, OperationResult, StoreCommand, StoreReply, Transaction, TransactionResult,
+    Entries, Operation, OperationResult, StoreCommand, StoreReply, Transaction, TransactionResult,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,6 +65,13 @@ impl Case<'_> {
             for (partition, valid) in valid {
                 results.insert(partition, self.snapshot(number, partition, valid)?);
             }
+            if range_of(&self.operations[number].asked).is_some() {
+                for partition in 0..self.map.partitions() {
+                    let nothing =
+                        OperationResult::Entries { entries: Entries::default(), more: false };
+                    results.entry(partition).or_insert_with(|| vec![nothing]);
+                }
+            }
             let parts = results.iter().map(|(partition, all)| (*partition, &all[..])).collect();
             let Some(all) = self.joined(&self.operations[number].asked, &parts) else { continue };
             self.snapshots.insert(number, Told::Committed(Some(all)));
@@ -105,6 +112,12 @@ impl Case<'_> {
                 }
             }
         }
+        // Of a range only as far as it is given: whoever has none of that is not asked.
+        let given = valid.values().next().and_then(|valid| valid.operations.first());
+        let wanted = match given.filter(|_| range_of(&operation.asked).is_some()) {
+            Some(given) => self.partitions_of(given).map(usize::from).collect(),
+            None => wanted,
+        };
         wanted.iter().all(|partition| valid.contains_key(partition)).then_some(valid)
     }
 
