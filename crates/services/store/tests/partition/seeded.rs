@@ -7,7 +7,7 @@ use std::process::Command;
 /// The variable that names a mistake.
 pub const NAMES_BUG: &str = "PERDURA_TEST_BUG";
 
-const FOUND_BY: [(&str, &str); 7] = [
+const FOUND_BY: [(&str, &str); 9] = [
     ("marks-ignored", "marks::one_who_writes_gets_in_though_readers_never_end"),
     ("later-first", "marks::they_come_in_the_order_of_their_marks"),
     (
@@ -18,6 +18,11 @@ const FOUND_BY: [(&str, &str); 7] = [
     ("old-words-show-life", "hearing::outages_of_either_group_shift_nothing"),
     ("votes-show-life", "hearing::a_vote_may_be_any_time_old_and_shows_nothing"),
     ("commit-refused", "bounds_by_key::room_is_kept_for_what_was_prepared"),
+    ("reader-ended-by-others", "steps::one_that_only_reads_is_ended_by_its_client_without_votes"),
+    (
+        "validated-under-lock",
+        "snapshots::what_is_being_written_does_not_hold_though_nothing_has_changed",
+    ),
 ];
 
 #[test]
