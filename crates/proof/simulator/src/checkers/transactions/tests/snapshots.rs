@@ -25,7 +25,8 @@ impl Made {
     }
 
     fn validates(&mut self, partition: usize, operation: usize, since: u64, holds: bool) {
-        let command = PartitionCommand::Validate { since: Slot(since), operations: Vec::new() };
+        let operations = reads()[partition].clone();
+        let command = PartitionCommand::Validate { since: Slot(since), operations };
         let reply = PartitionReply::Validated { holds };
         self.calls_fast(partition, operation, command.to_bytes(), reply.to_bytes());
     }
