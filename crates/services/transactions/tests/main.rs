@@ -2,6 +2,7 @@
 
 mod crowds;
 mod fullness;
+mod pages;
 mod run;
 mod support;
 mod words;

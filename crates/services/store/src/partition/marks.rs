@@ -14,14 +14,12 @@
 //!   others' time. A void one counts among the marks of its own key alone.
 //! - What there is of marks is bounded, by client key and in all. Nothing is due for them: they go with whatever happens next.
 
-use super::command::Wanted;
+mod leaving;
+
 use super::intent::TransactionId;
-use super::locks::{Met, Touched};
-use super::reply::{PartitionReply, Way};
-use super::{Asker, Entries, Partition, limits};
-use crate::limits::KEY_BYTES;
+use super::limits;
+use super::locks::Touched;
 use crate::plan::Interval;
-use crate::service::check_place;
 use bytes::Bytes;
 use perdura_execution::{Meter, TooCostly};
 use perdura_protocol::{
@@ -35,9 +33,6 @@ const UNASKED_MS: u64 = 1_000;
 /// ... and so long after nobody came before it any more.
 const FIRST_MS: u64 = 5_000;
 
-/// One that had to be given back, since another partition did not grant its part, stands so much longer than that without being asked for, milliseconds.
-const GIVEN_BACK_MS: u64 = 2_000;
-
 /// What a client's key wastes, being first without taking what it wants, is forgotten in so many times as long, ...
 const WASTE: u64 = 4;
 
@@ -46,31 +41,10 @@ const WASTE: u64 = 4;
 const TOLERATED_MS: u64 = 8_000;
 const WASTED_AT_MOST_MS: u64 = WASTE * FIRST_MS;
 
-/// Who has waited for so long, milliseconds, has his mark on ranges, too.
-const RANGES_AFTER_MS: u64 = 1_000;
-
-/// It is worth while to look again after so long, milliseconds, ...
-const AGAIN_MS: u64 = 2;
-
-/// ... and so much later for each that is before, ...
-const TURN_MS: u64 = 8;
-
-/// ... but not later than that.
-const AGAIN_AT_MOST_MS: u64 = 60;
-
-/// So many before it are counted.
-const COUNTED: usize = 20;
-
 /// What looking at a key costs, and at a mark.
 pub(super) const KEY_COST: usize = 64;
 const MARK_COST: usize = 64;
 const RANGE_COST: usize = 16;
-
-/// And whether a mark is on a key, too.
-const MEETS_COST: usize = 8;
-
-/// What a mark adds to the book beside what it is on, bytes: at most.
-const MARK_BYTES: usize = 256;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -389,236 +363,6 @@ impl Marks {
             }
         }
         Ok(())
-    }
-}
-
-/// Where who wants this has his mark, and met somebody; nothing if he has met nobody, and all is too much. Of a range he is given less than all, most likely: whoever has waited for
-/// long keeps others out of it, before that only from the key where he met somebody.
-fn place(wanted: &Touched, met: Option<&Met>, waits_ms: u64) -> Option<Touched> {
-    let fits = |touched: &Touched| {
-        touched.count() <= limits::KEYS_OF_A_MARK
-            && touched.intervals.len() <= limits::RANGES_OF_A_MARK
-            && touched.bytes() <= limits::BYTES_OF_A_MARK
-    };
-    let has_ranges = !wanted.intervals.is_empty();
-    if fits(wanted) && (!has_ranges || waits_ms >= RANGES_AFTER_MS) {
-        return Some(wanted.clone());
-    }
-    let keys = Touched { intervals: Vec::new(), ..wanted.clone() };
-    let keys = Some(keys).filter(|keys| has_ranges && fits(keys));
-    let Some(met) = met else { return keys };
-    let mut on = keys.unwrap_or_default();
-    // What it came in is not kept.
-    let key = Bytes::copy_from_slice(&met.key);
-    if met.writes {
-        on.writes.insert(key);
-    } else if !on.writes.contains(&key) {
-        on.reads.insert(key);
-    }
-    Some(on)
-}
-
-impl Partition {
-    fn note_marks(&mut self, changes: impl IntoIterator<Item = Change>) {
-        for change in changes {
-            self.book.put_change_of_marks(change);
-        }
-    }
-
-    /// Marks that have stood for long enough go.
-    pub(super) fn pass_marks(&mut self) {
-        let changes = self.marks.pass(self.now);
-        self.note_marks(changes);
-    }
-
-    /// Whether somebody who waits is to have something first that this would hold.
-    pub(super) fn is_marked_by_others(
-        &self,
-        (session, wanted): (SessionId, Option<Digest>),
-        touched: &Touched,
-        meter: &Meter,
-    ) -> bool {
-        if self.marks.all.is_empty() || seeded!(MarksIgnored) {
-            return false;
-        }
-        let own = wanted.and_then(|wanted| self.marks.number_of(session, wanted));
-        let comer = (session.client, own, self.now);
-        // That there are too many to be looked at is not its fault.
-        let before = self.marks.before(comer, touched, (meter, 1));
-        before.map_or(true, |before| !before.is_empty())
-    }
-
-    /// Whether a session waits for anything.
-    pub(crate) fn has_mark(&self, session: SessionId) -> bool {
-        self.marks.of_session.contains_key(&session)
-    }
-
-    /// Who wants this has his answer, and waits no longer.
-    pub(crate) fn answered(&mut self, session: SessionId, wanted: Digest) {
-        if let Some(number) = self.marks.number_of(session, wanted) {
-            let changes = self.marks.leave(number);
-            self.note_marks(changes);
-        }
-    }
-
-    /// Who wants this has it until his transaction ends.
-    pub(super) fn taken(&mut self, session: SessionId, wanted: Digest, by: TransactionId) {
-        if let Some(number) = self.marks.number_of(session, wanted) {
-            let now = self.now;
-            let first = |mark: &Mark| mark.first.or(Some(now));
-            self.change_mark(number, |mark| Mark {
-                first: first(&mark),
-                taken_by: Some(by),
-                ..mark
-            });
-        }
-    }
-
-    /// A transaction of a session has ended.
-    pub(super) fn given_back(
-        &mut self,
-        session: SessionId,
-        transaction: TransactionId,
-        commit: bool,
-    ) {
-        let its = |mark: &Mark| mark.taken_by == Some(transaction);
-        let found = self.marks.of_session(session).find(|(_, mark)| its(mark));
-        let Some((number, wanted)) = found.map(|(number, mark)| (number, mark.wanted)) else {
-            return;
-        };
-        let changes = match commit {
-            true => self.marks.leave(number),
-            false => {
-                let later = self.marks.number_of(session, wanted);
-                later.map(|later| self.marks.leave(later)).unwrap_or_default()
-            }
-        };
-        self.note_marks(changes);
-        if !commit {
-            let asked = Time(self.now.0 + GIVEN_BACK_MS);
-            self.change_mark(number, |mark| Mark {
-                taken_by: None,
-                was_given_back: true,
-                free: None,
-                asked,
-                ..mark
-            });
-        }
-    }
-
-    fn change_mark(&mut self, number: Number, change: impl FnOnce(Mark) -> Mark) {
-        let Some(mark) = self.marks.remove(number).map(change) else { return };
-        self.marks.insert(number, mark.clone());
-        self.note_marks([Change::Mark(number, Some(mark))]);
-    }
-
-    /// Nobody waits in a session that is over.
-    pub(super) fn forget_marks(&mut self, session: SessionId) {
-        let own = self.marks.of_session(session);
-        let numbers: Vec<Number> = own.map(|(number, _)| number).collect();
-        for number in numbers {
-            let changes = self.marks.leave(number);
-            self.note_marks(changes);
-        }
-    }
-
-    /// He waits here no longer, without an answer.
-    pub(super) fn unmark(&mut self, session: SessionId, wanted: &Wanted) -> PartitionReply {
-        if let Some(number) = self.marks.number_of(session, wanted.digest()) {
-            let changes = self.marks.end(number, self.now);
-            self.note_marks(changes);
-        }
-        PartitionReply::Marked { way: Way::Free }
-    }
-
-    /// What is in the way of who waits for something. Where there is something he has a mark from now on, if he may.
-    pub(super) fn mark(
-        &mut self,
-        entries: &Entries<'_>,
-        asker: &Asker<'_>,
-        wanted: &Wanted,
-    ) -> Result<PartitionReply, String> {
-        let touched = &wanted.0;
-        for key in touched.reads.iter().chain(&touched.writes) {
-            if !(1..=KEY_BYTES).contains(&key.len()) {
-                return Err(format!(
-                    "a key has 1 to {KEY_BYTES} bytes, this one has {}",
-                    key.len()
-                ));
-            }
-            check_place(self, key)?;
-        }
-        let (session, now) = (asker.session, self.now);
-        let client = session.client;
-        let own_marks = self.marks.of_client.get(&client).copied().unwrap_or_default();
-        let held = self.locks.met(touched);
-        let digest = wanted.digest();
-        let own = self.marks.number_of(session, digest);
-        if own.is_none() {
-            let keys = touched.count().min(limits::KEYS_OF_A_MARK);
-            asker.meter.charge(self.marks.len() + MEETS_COST * own_marks * keys)?;
-        }
-        let comer = (client, own, now);
-        let before = self.marks.before(comer, touched, (asker.meter, COUNTED))?;
-        let is_free = held.is_none() && before.is_empty();
-        let holder = held.as_ref().and_then(|met| self.records.get(met.holder));
-        let of_own = |number: &Number| self.marks.all[number].session.client == client;
-        let is_own = match holder {
-            Some(record) => record.intent.client == client,
-            None => !before.is_empty() && before.iter().all(of_own),
-        };
-        let mark = own.and_then(|own| self.marks.remove(own));
-        let made = mark.as_ref().map_or(now, |mark| mark.made);
-        let room = self.unreserved(entries.limit).bytes;
-        let fits = |on: &Touched| entries.map.bytes() + (on.bytes() + MARK_BYTES) as u64 <= room;
-        let on = place(touched, held.as_ref(), now.0.saturating_sub(made.0));
-        let mark = match mark {
-            Some(mark) if is_free => Some(Mark { free: mark.free.or(Some(now)), ..mark }),
-            Some(mark) => {
-                let on = on.filter(fits).unwrap_or_else(|| mark.on.clone());
-                Some(Mark { asked: now.max(mark.asked), on, free: None, is_own, ..mark })
-            }
-            None if is_free || !self.marks.has_place(client) => None,
-            // Where it is on nothing yet, it has its place all the same.
-            None => Some(on.unwrap_or_default()).filter(fits).map(|on| Mark {
-                session,
-                wanted: digest,
-                on,
-                is_part: false,
-                made,
-                asked: now,
-                first: None,
-                free: None,
-                is_own,
-                taken_by: None,
-                was_given_back: false,
-            }),
-        };
-        let is_marked = mark.is_some();
-        if let Some(mut mark) = mark {
-            mark.is_part = mark.on != *touched;
-            if before.is_empty() {
-                mark.first.get_or_insert(now);
-            }
-            let number = match own {
-                Some(own) => own,
-                None => {
-                    let number = self.marks.next_number(&mark, now, asker.meter);
-                    self.note_marks([Change::Count(self.marks.count)]);
-                    number
-                }
-            };
-            self.marks.insert(number, mark.clone());
-            self.note_marks([Change::Mark(number, Some(mark))]);
-        }
-        let turn_ms = AGAIN_MS + TURN_MS * before.len() as u64;
-        let again_ms = if is_marked { turn_ms.min(AGAIN_AT_MOST_MS) } else { AGAIN_AT_MOST_MS };
-        let way = match held {
-            Some(met) => Way::Held { blocker: self.blocker(met.holder), again_ms },
-            None if before.is_empty() => Way::Free,
-            None => Way::Marked { again_ms },
-        };
-        Ok(PartitionReply::Marked { way })
     }
 }
 
