@@ -23,7 +23,7 @@ pub const CLIENT_REPLY_BYTES: usize = limits::SLOT_COST as usize + limits::FRAME
 pub(super) struct Line {
     pub logged_at: u64,
     pub session: SessionId,
-    pub outcomes: Vec<(u64, Outcome)>,
+    pub outcomes: VecDeque<(u64, Outcome)>,
     bytes: usize,
 }
 
@@ -72,19 +72,40 @@ impl Egress {
         match open {
             Some(last) => {
                 last.bytes += bytes;
-                last.outcomes.push((number, outcome));
+                last.outcomes.push_back((number, outcome));
             }
             None => {
-                let outcomes = vec![(number, outcome)];
+                let outcomes = VecDeque::from([(number, outcome)]);
                 self.lines.push_back(Line { logged_at, session, outcomes, bytes });
                 self.closed = false;
             }
         }
-        // The newest alone may be larger than all may be: it would come again and again.
-        while self.lines.len() > 1 && (self.lines.len() > WAITING_REPLIES || self.bytes > most) {
-            let dropped = self.pop();
-            self.let_go += dropped.map_or(0, |line| line.outcomes.len() as u64);
+        while self.lines.len() > WAITING_REPLIES || self.bytes > most {
+            if !self.let_oldest_go() {
+                break;
+            }
         }
+    }
+
+    /// Lets the oldest reply go, but for the newest: that one alone may be larger than all may be, and would come again and again.
+    fn let_oldest_go(&mut self) -> bool {
+        let alone = self.lines.len() == 1;
+        let Some(first) = self.lines.front_mut() else { return false };
+        if first.outcomes.len() == 1 {
+            if !alone {
+                self.pop();
+                self.let_go += 1;
+            }
+            return !alone;
+        }
+        let (_, outcome) = first.outcomes.pop_front().expect("a line has replies");
+        let (bytes, client) = (size_of_outcome(&outcome), first.session.client);
+        first.bytes -= bytes;
+        self.bytes -= bytes;
+        self.let_go += 1;
+        // Its line still has replies, and so has the client.
+        *self.by_client.get_mut(&client).expect("who has a line is counted") -= bytes;
+        true
     }
 
     /// What comes next was made apart from what came until now.
@@ -186,6 +207,23 @@ mod tests {
         assert_eq!(egress.lines(), 1);
         assert!(egress.pop_logged(1).is_none() && egress.is_ready(2));
         assert_eq!(egress.pop_logged(2).unwrap().outcomes.len(), 1);
+    }
+
+    #[test]
+    fn one_line_keeps_to_the_bound_as_many_do() {
+        let mut egress = Egress::default();
+        for number in 0..100 {
+            egress.push(1, session(1), (number, reply(1_000)), 10_000);
+        }
+        assert_eq!((egress.lines(), egress.let_go()), (1, 91));
+        assert!(egress.bytes() <= 10_000, "{}", egress.bytes());
+        egress.push(1, session(2), (1, reply(5_000)), 10_000);
+        assert_eq!((egress.lines(), egress.let_go()), (2, 96));
+        let first = egress.pop_logged(1).unwrap();
+        let numbers: Vec<u64> = first.outcomes.iter().map(|one| one.0).collect();
+        assert_eq!(numbers, [96, 97, 98, 99], "the newest ones stay");
+        assert_eq!(egress.pop_logged(1).unwrap().session, session(2));
+        assert_eq!((egress.bytes(), egress.by_client.len()), (0, 0));
     }
 
     #[test]
