@@ -7,6 +7,7 @@
 //! group's instead, so that others go on. The client reconnects by itself, and every call ends by its deadline: every line is answered.
 
 use crate::connect::{ClusterArguments, parse_duration, runtime};
+use crate::ending::tell_in_time;
 use crate::process::{WITHDRAWN_WITHIN, code_of, on_stop};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -20,6 +21,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -111,6 +113,42 @@ struct Answer {
     place: OwnedSemaphorePermit,
 }
 
+/// How far it is, for whoever interrupts it.
+#[derive(Default)]
+struct Tally {
+    /// Lines that were begun, and the number of the last.
+    begun: AtomicU64,
+    last: AtomicU64,
+    /// Answers that were written.
+    answered: AtomicU64,
+}
+
+impl Tally {
+    fn begin(&self, number: u64) {
+        self.last.store(number, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What an interruption left, in words.
+    fn text(&self) -> String {
+        let last = self.last.load(Ordering::SeqCst);
+        let (begun, answered) =
+            (self.begun.load(Ordering::SeqCst), self.answered.load(Ordering::SeqCst));
+        let rest = match begun.saturating_sub(answered) {
+            0 => "and each has its answer".to_owned(),
+            count => format!(
+                "and {count} of them have no answer, for nobody read it: they may have been carried out, or may yet be"
+            ),
+        };
+        match begun {
+            0 => "no line was begun".to_owned(),
+            _ => format!(
+                "the lines up to {last} were begun, {rest}; what is behind them was not sent"
+            ),
+        }
+    }
+}
+
 /// A group as lines see it.
 struct Group {
     /// When it last answered one.
@@ -144,12 +182,14 @@ pub fn run<O: Operation>(
     let runtime = runtime()?;
     let handle = runtime.handle().clone();
     let free = Arc::clone(&places);
-    let reader = std::thread::Builder::new()
-        .name("input".into())
-        .spawn(move || read_lines(&mut std::io::stdin().lock(), &handle, &free, &lines_in))?;
-    let writer = std::thread::Builder::new()
-        .name("output".into())
-        .spawn(move || write_answers(&mut BufWriter::new(std::io::stdout()), &answers_out))?;
+    let tally = Arc::new(Tally::default());
+    let (of_reader, of_writer) = (Arc::clone(&tally), Arc::clone(&tally));
+    let reader = std::thread::Builder::new().name("input".into()).spawn(move || {
+        read_lines(&mut std::io::stdin().lock(), (&handle, &free), &lines_in, &of_reader)
+    })?;
+    let writer = std::thread::Builder::new().name("output".into()).spawn(move || {
+        write_answers(&mut BufWriter::new(std::io::stdout()), &answers_out, &of_writer)
+    })?;
 
     let options = Rc::new(Options { timeout: how.timeout, reply_quorum: None });
     let local = tokio::task::LocalSet::new();
@@ -158,7 +198,8 @@ pub fn run<O: Operation>(
     let groups: Rc<Vec<Group>> = Rc::new(all.iter().map(|_| Group::new(how.in_flight)).collect());
     let mut all_places = vec![Arc::clone(&places)];
     all_places.extend(groups.iter().map(|group| Arc::clone(&group.aside)));
-    stop_in_order::<O>(runtime.handle(), clients.clone(), all_places, how.in_flight)?;
+    let stopping = (all_places, how.in_flight);
+    stop_in_order::<O>(runtime.handle(), clients.clone(), stopping, tally)?;
     let main = clients.clone();
     local.spawn_local(async move {
         while let Some(line) = lines.recv().await {
@@ -192,8 +233,8 @@ pub fn run<O: Operation>(
 fn stop_in_order<O: Operation>(
     handle: &Handle,
     clients: O::Clients,
-    places: Vec<Arc<Semaphore>>,
-    in_flight: u32,
+    (places, in_flight): (Vec<Arc<Semaphore>>, u32),
+    tally: Arc<Tally>,
 ) -> Result<()> {
     let handle = handle.clone();
     on_stop(move |name| {
@@ -222,15 +263,16 @@ fn stop_in_order<O: Operation>(
             }
             drop(all);
         });
+        tell_in_time(format!("perdura: {name}: {}", tally.text()));
         std::process::exit(code_of(name).into());
     })
 }
 
 fn read_lines(
     input: &mut impl BufRead,
-    handle: &tokio::runtime::Handle,
-    places: &Arc<Semaphore>,
+    (handle, places): (&Handle, &Arc<Semaphore>),
     lines: &mpsc::UnboundedSender<Line>,
+    tally: &Tally,
 ) -> std::io::Result<()> {
     for number in 1.. {
         let Some(content) = read_line(input)? else { break };
@@ -238,6 +280,7 @@ fn read_lines(
             continue;
         }
         let Ok(place) = handle.block_on(Arc::clone(places).acquire_owned()) else { break };
+        tally.begin(number);
         if lines.send(Line { number, content, place }).is_err() {
             break;
         }
@@ -266,6 +309,7 @@ pub(crate) fn read_line(input: &mut impl BufRead) -> std::io::Result<Option<Cont
 fn write_answers(
     output: &mut impl Write,
     answers: &std::sync::mpsc::Receiver<Answer>,
+    tally: &Tally,
 ) -> std::io::Result<()> {
     while let Ok(first) = answers.recv() {
         // What waits by now shares a flush.
@@ -276,6 +320,7 @@ fn write_answers(
             written.push(place);
         }
         output.flush()?;
+        tally.answered.fetch_add(written.len() as u64, Ordering::SeqCst);
     }
     Ok(())
 }

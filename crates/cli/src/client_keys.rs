@@ -249,8 +249,15 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
 /// That no other command makes or replaces keys in this directory: two that make one of the same name would each
 /// order theirs, and one file would be left.
 pub fn alone(directory: &Path) -> Result<File> {
-    let lock = files::lock_directory(directory)
-        .with_context(|| format!("cannot lock the directory {}", directory.display()))?;
+    let lock = files::lock_directory(directory);
+    if lock.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        bail!(
+            "there is no directory {}; --cluster takes one that `perdura init` made",
+            directory.display()
+        );
+    }
+    let lock =
+        lock.with_context(|| format!("cannot lock the directory {}", directory.display()))?;
     lock.with_context(|| {
         format!(
             "another command is changing keys in {}; wait until it has ended, and run this one again",

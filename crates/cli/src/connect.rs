@@ -38,10 +38,17 @@ impl ClusterArguments {
     /// The cluster, of one group, which has to run this service.
     pub fn load_of(&self, service: ServiceKind) -> Result<Cluster> {
         let cluster = match load(&self.cluster) {
-            Err(ReadError::Partitioned { file }) => bail!(
-                "{file}: the keys of this cluster are spread over several partitions, and this command works on a cluster of one group. \
-                 Nothing was done"
-            ),
+            Err(ReadError::Partitioned { file }) => {
+                let instead = match service {
+                    ServiceKind::TupleSpaces => {
+                        "the key-value store over several partitions; use `perdura kv`"
+                    }
+                    ServiceKind::KeyValue => {
+                        "over several partitions, and this measures one replica group; `perdura bench txn` measures several"
+                    }
+                };
+                bail!("{file}: the cluster runs {instead}. Nothing was done")
+            }
             one => one?,
         };
         runs(&cluster, service)?;

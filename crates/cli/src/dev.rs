@@ -327,7 +327,7 @@ fn read_back_all(groups: &[Cluster], key: &KeyFile) -> Result<Duration> {
     Ok(since.elapsed())
 }
 
-/// Writes a key and reads it back.
+/// Writes a key, reads it back, and removes it.
 fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
     let since = Instant::now();
     let options = Options { timeout: START, reply_quorum: None };
@@ -347,8 +347,10 @@ fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
         let client = StoreClient::Whole(connect(cluster, key)?);
         let put = StoreCommand::Put { key: name.clone(), value: value.clone() };
         call(&client, &put, false, &options).await.context("writing a key")?;
-        let get = StoreCommand::Get { key: name };
+        let get = StoreCommand::Get { key: name.clone() };
         let read = call(&client, &get, false, &options).await.context("reading a key")?;
+        let delete = StoreCommand::Delete { key: name };
+        call(&client, &delete, false, &options).await.context("removing a key")?;
         client.close().await;
         anyhow::Ok(read)
     })?;
@@ -365,19 +367,22 @@ async fn take_back(
 ) -> Result<()> {
     let client = connect(cluster, key)?;
     let on = |operation| TupleCommand::On { space: "perdura-dev".into(), operation };
-    // Refused where it was made before.
+    // Refused where somebody made it before.
     let create = on(Operation::Create(SpaceOptions::default()));
-    if let Err(error) = perdura_recipes::call(&client, &create, options).await
-        && !error.is_refusal()
-    {
-        return Err(error).context("creating a space");
-    }
+    let created = match perdura_recipes::call(&client, &create, options).await {
+        Err(error) if !error.is_refusal() => return Err(error).context("creating a space"),
+        reply => matches!(reply, Ok(TupleReply::Created)),
+    };
     let fields = [Field::Bytes(value)];
     let entry = Entry::new(Tuple::new(&fields)?);
     let out = on(Operation::Out(entry));
     perdura_recipes::call(&client, &out, options).await.context("inserting a tuple")?;
     let inp = on(Operation::Inp(Template::of(&fields)));
     let taken = perdura_recipes::call(&client, &inp, options).await.context("taking a tuple")?;
+    if created {
+        let delete = on(Operation::Delete);
+        perdura_recipes::call(&client, &delete, options).await.context("removing the space")?;
+    }
     client.close().await;
     let found = matches!(taken, TupleReply::Found(Some(_)));
     ensure!(found, "the tuple that was inserted is not there");

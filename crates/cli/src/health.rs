@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         serde_json::to_writer(&mut out, &said)?;
         writeln!(out)?;
     } else {
-        let first = if partitioned { summary(&healths) } else { format!("{worst}\n") };
+        let first = if partitioned { summary(&healths) } else { format!("{}\n", worst.text()) };
         write!(out, "{first}")?;
         for (group, roll) in groups.iter().zip(&rolls) {
             let label = |id: ReplicaId| label(group.parameters.partition(), id.0);
@@ -67,6 +67,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
             for (id, why) in roll.missing() {
                 writeln!(out, "{} does not take part: {}", label(id), Printable(&why))?;
+            }
+            for (id, space) in roll.nearly_full() {
+                writeln!(out, "{}: its disk is nearly full: {space}", label(id))?;
             }
             for (id, certifiable) in roll.differing() {
                 let more = if certifiable { "" } else { ", and none of them can be certified" };
@@ -86,7 +89,7 @@ pub fn summary(healths: &[Health]) -> String {
     let line = |(health, partitions): (&Health, &Vec<String>)| {
         let (count, all) = (partitions.len(), healths.len());
         let which = if count == all { "all".to_owned() } else { partitions.join(", ") };
-        format!("{health}: {count} of {all} partitions ({which})\n")
+        format!("{}: {count} of {all} partitions ({which})\n", health.text())
     };
     by_health.iter().map(line).collect()
 }
@@ -151,6 +154,9 @@ fn json(group: &Cluster, roll: &RollCall) -> serde_json::Value {
             "view": vitals.map(|vitals| vitals.view.0),
             "decided": vitals.map(|vitals| vitals.decided.0),
             "flush_ms": vitals.map(|vitals| vitals.flush_ms),
+            "stalled_ms": vitals.map(|vitals| vitals.stalled_ms),
+            "disk_free_mib": vitals.and_then(|vitals| Some(vitals.space?.free_mib)),
+            "disk_size_mib": vitals.and_then(|vitals| Some(vitals.space?.size_mib)),
             "version": vitals.map(|vitals| vitals.program.as_str()),
             "states_differ": vitals.is_some_and(|vitals| vitals.differing.is_some()),
             "why_not": why(one.id),

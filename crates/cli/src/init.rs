@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use perdura::ServiceKind;
 use perdura::config::cluster::service_text;
-use perdura::config::{ADMIN_FILE, Cluster, REPLICA_FILE};
+use perdura::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, Cluster, REPLICA_FILE};
 use perdura::create::{self, Place, PlacesError};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
@@ -24,7 +24,7 @@ A group has u + r + max(u, r) + 1 replicas: 3 for --crash 1, 4 for --byzantine 1
 With --partitions, a server of the cluster runs members of several groups, which DIR/server-S/ is for in place of DIR/replica-I/.
 
 With --hosts, take cluster.toml and replica-I/ to host I, client.toml (and cluster.toml) to where \
-clients run, and keep admin.toml to yourself.";
+clients run, and keep admin.toml to yourself; what was made says which, and what to start then.";
 
 /// Make the files of a new cluster: keys, configuration, formatted data directories
 #[derive(Args)]
@@ -37,8 +37,9 @@ pub struct Arguments {
     /// A host for each replica (or server), in the order of their ids; without it, all run on this machine
     #[arg(long, value_name = "H0,H1,...", value_delimiter = ',')]
     hosts: Vec<String>,
-    /// Replica I gets port PORT + 2 I for the protocol and the next for HTTP; without it, free
-    /// ports are taken (with --hosts, 7400 and up)
+    /// Port of the protocol; the next is for HTTP. Without --hosts replica I gets PORT + 2 I, and
+    /// without either free ports are taken; with --hosts all have PORT [default: 7400], and a
+    /// second one on a host the two ports above
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     base_port: Option<u16>,
     /// With --hosts: serve status and metrics, which anybody may read, to the network instead of
@@ -234,7 +235,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let (tuning, places) = (arguments.tuning, &places[..]);
         let new = New { partitions, faults, durability, service, tuning, places };
         let cluster = partitions::make(&arguments.dir, new)?;
-        partitions::show(&arguments.dir, &cluster, service);
+        partitions::show(&arguments.dir, &cluster, service, hosts);
         return Ok(ExitCode::SUCCESS);
     }
     let places = places(faults.n(), &arguments.hosts, arguments.base_port, public)?;
@@ -251,10 +252,41 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     for (id, entry) in cluster.replicas.iter().enumerate() {
         say!("  replica {id} at {}, status at http://{}/status", entry.address, entry.http);
     }
-    say!("Start replica I (all of 0 to {}) with:", n - 1);
-    say!("  perdura replica --config {dir}/replica-I/{REPLICA_FILE}");
-    say!("{dir}/{ADMIN_FILE} can replace replicas and certify clients: keep it safe.");
+    next_steps(&arguments.dir, "replica", REPLICA_FILE, n, &arguments.hosts);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to do with the files that were made, in order: of `n` replicas, or servers, on these hosts, or on this one.
+pub fn next_steps(dir: &Path, what: &str, file: &str, n: usize, hosts: &[String]) {
+    let (dir, last) = (dir.display(), n - 1);
+    if hosts.is_empty() {
+        say!("Start {what} I (all of 0 to {last}) with:");
+        say!("  perdura {what} --config {dir}/{what}-I/{file}");
+        say!("Then, for example:");
+        say!("  perdura health --cluster {dir}");
+        say!("{dir}/{ADMIN_FILE} can replace replicas and certify clients: keep it safe.");
+        return;
+    }
+    say!(
+        "1. Copy to each host its own directory, once, and cluster.toml beside it, as the user who will run it:"
+    );
+    for (id, host) in hosts.iter().enumerate() {
+        say!(
+            "  ssh {host} mkdir -p /var/lib/perdura && rsync -a {dir}/{CLUSTER_FILE} {dir}/{what}-{id} {host}:/var/lib/perdura/"
+        );
+    }
+    say!("2. Start each on its host, in any order:");
+    for (id, host) in hosts.iter().enumerate() {
+        say!("  {host}: perdura {what} --config /var/lib/perdura/{what}-{id}/{file}");
+    }
+    say!(
+        "3. Ask whether it can be written to, from where {dir}/{CLUSTER_FILE} and {dir}/{CLIENT_FILE} are, which clients need:"
+    );
+    say!("  perdura health --cluster {dir}");
+    say!(
+        "4. Remove {dir}/{what}-* here: a copy that is started too takes the place of the original."
+    );
+    say!("{dir}/{ADMIN_FILE} can replace replicas and certify clients: keep it offline.");
 }
 
 /// Places for `n` replicas, as [`Place::all`] has them.

@@ -9,7 +9,8 @@ use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
 use crate::kv::call;
 use crate::kv_json::{self, Parsed};
 use crate::kv_walk::{Of, Walking};
-use crate::process::{Stop, code_of};
+use crate::process::{Stop, WITHDRAWN_WITHIN, code_of};
+use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
@@ -19,17 +20,15 @@ use perdura_store::StoreCommand;
 use perdura_transactions::{Range, StoreClient};
 use serde_json::json;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
-
-/// How often it is said how far it is.
-const PROGRESS: Duration = Duration::from_secs(5);
 
 /// Write all entries, or those of a prefix, as JSON lines
 ///
@@ -76,37 +75,6 @@ pub struct Import {
     timeout: Duration,
 }
 
-/// How far it is.
-struct Progress {
-    done: &'static str,
-    entries: u64,
-    bytes: u64,
-    begun: Instant,
-    told: Instant,
-}
-
-impl Progress {
-    fn new(done: &'static str) -> Progress {
-        let now = Instant::now();
-        Progress { done, entries: 0, bytes: 0, begun: now, told: now }
-    }
-
-    fn add(&mut self, entries: u64, bytes: usize) {
-        self.entries += entries;
-        self.bytes += bytes as u64;
-        if self.told.elapsed() >= PROGRESS {
-            self.told = Instant::now();
-            tell!("perdura: {}", self.text());
-        }
-    }
-
-    fn text(&self) -> String {
-        let (entries, mib) = (self.entries, self.bytes as f64 / f64::from(1 << 20));
-        let seconds = self.begun.elapsed().as_secs_f64();
-        format!("{entries} entries {}, {mib:.1} MiB, {seconds:.0} s", self.done)
-    }
-}
-
 /// Runs `perdura kv export`.
 pub fn export(arguments: &Export) -> Result<ExitCode> {
     let groups = arguments.cluster.load_store()?;
@@ -127,7 +95,7 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
         Some(last) => Range::prefix(prefix).after(&last),
     };
     let options = Options { timeout: arguments.timeout, reply_quorum: None };
-    let mut progress = Progress::new("exported");
+    let mut progress = Progress::new("exported", None);
     let (written, left_out) = runtime()?.block_on(async {
         let client = arguments.of.connect(&groups, &key)?;
         let stop = Stop::by_signals()?;
@@ -139,6 +107,7 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
         client.close().await;
         anyhow::Ok((written.map(|()| stop.by()), walking.left_out()))
     })?;
+    progress.end();
     let flushed = out.flush().context("cannot write the export");
     let goes_on = if arguments.out.is_some() { "; --resume goes on from there" } else { "" };
     let interrupted = written.and_then(|by| flushed.map(|()| by));
@@ -223,7 +192,10 @@ async fn write(
     progress: &mut Progress,
 ) -> Result<()> {
     while stop.by().is_none() {
-        let next = walking.next(options).await;
+        let next = tokio::select! {
+            next = walking.next(options) => next,
+            () = stop.asked() => break,
+        };
         left_out.note(walking)?;
         let Some(entries) = next? else { break };
         let mut text = Vec::new();
@@ -234,7 +206,7 @@ async fn write(
             text.push(b'\n');
         }
         out.write_all(&text).context("cannot write the export")?;
-        progress.add(entries.len() as u64, text.len());
+        progress.add(entries.len() as u64, text.len() as u64);
     }
     Ok(())
 }
@@ -260,7 +232,7 @@ fn open(path: &Path, resume: bool) -> Result<(BufWriter<File>, Option<Bytes>)> {
     let from = length.saturating_sub(2 * batch::LINE_BYTES as u64);
     file.seek(SeekFrom::Start(from))?;
     let mut tail = Vec::new();
-    file.read_to_end(&mut tail)?;
+    io::Read::read_to_end(&mut file, &mut tail)?;
     let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let last = tail[..whole].trim_ascii_end();
     let last = &last[last.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)..];
@@ -280,6 +252,8 @@ struct State {
     progress: Progress,
     // The last line that was begun, or passed over.
     last: u64,
+    // Those of which nobody knows yet whether they are written.
+    under_way: BTreeSet<u64>,
     // The first line that was not written, and why.
     failed: Option<(u64, String)>,
 }
@@ -288,11 +262,14 @@ struct State {
 pub fn import(arguments: &Import) -> Result<ExitCode> {
     let groups = arguments.cluster.load_store()?;
     let key = arguments.cluster.key_of(&groups)?;
-    let input: Box<dyn Read + Send> = if arguments.file.as_os_str() == "-" {
-        Box::new(std::io::stdin())
+    let (input, total): (Box<dyn io::Read + Send>, _) = if arguments.file.as_os_str() == "-" {
+        (Box::new(std::io::stdin()), None)
     } else {
         let file = File::open(&arguments.file);
-        Box::new(file.with_context(|| format!("cannot read {}", arguments.file.display()))?)
+        let file = file.with_context(|| format!("cannot read {}", arguments.file.display()))?;
+        // Of a pipe nobody knows how long it is.
+        let total = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len());
+        (Box::new(file), total)
     };
     let (lines_in, mut lines) = mpsc::channel(1);
     let from_line = arguments.from_line;
@@ -302,8 +279,9 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
     let places = Arc::new(Semaphore::new(arguments.in_flight as usize));
     let options = Rc::new(Options { timeout: arguments.timeout, reply_quorum: None });
     let state = Rc::new(RefCell::new(State {
-        progress: Progress::new("imported"),
+        progress: Progress::new("imported", total),
         last: from_line - 1,
+        under_way: BTreeSet::new(),
         failed: None,
     }));
     let stop = Stop::by_signals()?;
@@ -312,7 +290,13 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
     let client = local.block_on(&runtime, async { connect_store(&groups, &key) })?;
     let (main, counted) = (client.clone(), Rc::clone(&state));
     local.spawn_local(async move {
-        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        loop {
+            let place = tokio::select! {
+                biased;
+                () = asked.asked() => return,
+                place = Arc::clone(&places).acquire_owned() => place,
+            };
+            let Ok(place) = place else { return };
             // What is behind a line that was not written comes with the next run.
             if counted.borrow().failed.is_some() {
                 return;
@@ -321,17 +305,26 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
                 biased;
                 () = asked.asked() => return,
                 line = lines.recv() => match line {
-                    Some(line) => line,
+                    Some(Read::Line(number, content)) => (number, content),
+                    Some(Read::PassedOver(bytes)) => {
+                        counted.borrow_mut().progress.pass_over(bytes);
+                        continue;
+                    }
                     None => return,
                 },
             };
-            counted.borrow_mut().last = number;
+            {
+                let mut state = counted.borrow_mut();
+                state.last = number;
+                state.under_way.insert(number);
+            }
             let (client, options, state) = (main.clone(), Rc::clone(&options), Rc::clone(&counted));
             tokio::task::spawn_local(async move {
                 let written = write_line(&client, &options, content).await;
                 let mut state = state.borrow_mut();
+                state.under_way.remove(&number);
                 match written {
-                    Ok(bytes) => state.progress.add(1, bytes),
+                    Ok(bytes) => state.progress.add(1, bytes as u64 + 1),
                     Err(why) if state.failed.as_ref().is_none_or(|(first, _)| number < *first) => {
                         state.failed = Some((number, why));
                     }
@@ -341,9 +334,19 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
             });
         }
     });
-    runtime.block_on(local);
+    runtime.block_on(async {
+        let mut local = std::pin::pin!(local);
+        tokio::select! {
+            () = &mut local => {}
+            () = stop.asked() => {
+                // What is under way ends as it was decided, if the replicas say so soon.
+                let _ = tokio::time::timeout(WITHDRAWN_WITHIN, local).await;
+            }
+        }
+    });
     runtime.block_on(client.close());
     let state = state.borrow();
+    state.progress.end();
     let so_far = state.progress.text();
     if let Some((number, why)) = &state.failed {
         bail!(
@@ -351,7 +354,8 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
         );
     }
     if let Some(signal) = stop.by() {
-        tell!("perdura: {signal}: {so_far}; --from-line {} goes on from there", state.last + 1);
+        let next = state.under_way.first().copied().unwrap_or(state.last + 1);
+        tell!("perdura: {signal}: {so_far}; --from-line {next} goes on from there");
         // The thread may wait for a line that never comes.
         return Ok(ExitCode::from(code_of(signal)));
     }
@@ -368,17 +372,36 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What was read.
+enum Read {
+    /// A line with its number.
+    Line(u64, Content),
+    /// So many bytes that nothing is done with.
+    PassedOver(u64),
+}
+
 fn read_lines(
     input: &mut impl BufRead,
     from_line: u64,
-    lines: &mpsc::Sender<(u64, Content)>,
+    lines: &mpsc::Sender<Read>,
 ) -> std::io::Result<u64> {
-    let mut read = 0;
+    let (mut read, mut passed_over) = (0, 0);
     for number in 1.. {
         let Some(content) = batch::read_line(input)? else { break };
         read = number;
-        let empty = matches!(&content, Content::Text(text) if text.trim_ascii().is_empty());
-        if number >= from_line && !empty && lines.blocking_send((number, content)).is_err() {
+        let Content::Text(text) = &content else {
+            if lines.blocking_send(Read::Line(number, content)).is_err() {
+                break;
+            }
+            continue;
+        };
+        if number < from_line || text.trim_ascii().is_empty() {
+            passed_over += text.len() as u64;
+            continue;
+        }
+        let before = std::mem::take(&mut passed_over);
+        let passed = before == 0 || lines.blocking_send(Read::PassedOver(before)).is_ok();
+        if !passed || lines.blocking_send(Read::Line(number, content)).is_err() {
             break;
         }
     }

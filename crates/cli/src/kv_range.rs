@@ -177,7 +177,16 @@ async fn delete(
     let (mut walking, mut removed) = (arguments.of.walk(client, keys), 0);
     counted.all_left_out().iter().for_each(|partition| walking.leave_out(*partition));
     let stop = Stop::by_signals()?;
-    while let Some(entries) = walking.next(options).await? {
+    loop {
+        let next = tokio::select! {
+            next = walking.next(options) => next?,
+            () = stop.asked() => {
+                let signal = stop.by().unwrap_or_default();
+                tell!("perdura: {signal}: {removed} of {there} entries are removed; run it again");
+                return Ok(ExitCode::from(code_of(signal)));
+            }
+        };
+        let Some(entries) = next else { break };
         // In one partition at a time: one round, and as many at once in any store.
         let mut keys: BTreeMap<PartitionId, Vec<Bytes>> = BTreeMap::new();
         for (key, _) in entries {
@@ -188,11 +197,17 @@ async fn delete(
                 tell!("perdura: {signal}: {removed} of {there} entries are removed; run it again");
                 return Ok(ExitCode::from(code_of(signal)));
             }
-            removed += remove(client, some, options).await.with_context(|| {
+            let so_far = || {
                 format!(
                     "{removed} of {there} entries are removed, and perhaps some more; run it again"
                 )
-            })?;
+            };
+            let Some(done) = stop.bounded(remove(client, some, options)).await else {
+                let signal = stop.by().unwrap_or_default();
+                tell!("perdura: {signal}: {}", so_far());
+                return Ok(ExitCode::from(code_of(signal)));
+            };
+            removed += done.with_context(so_far)?;
         }
     }
     say!("{removed} entries are removed");

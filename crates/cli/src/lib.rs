@@ -53,6 +53,7 @@ mod logging;
 mod members;
 pub mod partitions;
 pub mod process;
+mod progress;
 mod reinit;
 pub mod replica;
 pub mod server;

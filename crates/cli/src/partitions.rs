@@ -1,13 +1,13 @@
 //! Clusters of several partitions on the command line: how many, on how many servers, and which keys are whose.
 
 use crate::Usage;
-use crate::init::Tuning;
+use crate::init::{Tuning, next_steps};
 use crate::kv_json::from_base64;
 use anyhow::{Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use perdura::config::cluster::service_text;
-use perdura::config::{ADMIN_FILE, PartitionedCluster, SERVER_FILE};
+use perdura::config::{PartitionedCluster, SERVER_FILE};
 use perdura::create::{self, CreateError, Partitions, Place, PlacesError};
 use perdura::{Cluster, ServiceKind};
 use perdura_protocol::configuration::{Durability, Parameters};
@@ -134,11 +134,11 @@ pub fn make(dir: &Path, new: New<'_>) -> Result<PartitionedCluster> {
 }
 
 /// Says what was made.
-pub fn show(dir: &Path, cluster: &PartitionedCluster, service: ServiceKind) {
-    let (parameters, dir) = (&cluster.parameters, dir.display());
+pub fn show(dir: &Path, cluster: &PartitionedCluster, service: ServiceKind, hosts: &[String]) {
+    let (parameters, shown) = (&cluster.parameters, dir.display());
     let faults = parameters.faults;
     say!(
-        "{dir}: cluster {} of {} partitions on {} servers, each a group of {} replicas, live with {} failures, safe with {} liars, \
+        "{shown}: cluster {} of {} partitions on {} servers, each a group of {} replicas, live with {} failures, safe with {} liars, \
          durability {}, service {}",
         parameters.cluster,
         cluster.partitions.len(),
@@ -152,9 +152,7 @@ pub fn show(dir: &Path, cluster: &PartitionedCluster, service: ServiceKind) {
     for (id, entry) in cluster.servers.iter().enumerate() {
         say!("  server {id} at {}, status at http://{}/status", entry.address, entry.http);
     }
-    say!("Start server S (all of 0 to {}) with:", cluster.servers.len() - 1);
-    say!("  perdura server --config {dir}/server-S/{SERVER_FILE}");
-    say!("{dir}/{ADMIN_FILE} can replace replicas and certify clients: keep it safe.");
+    next_steps(dir, "server", SERVER_FILE, cluster.servers.len(), hosts);
 }
 
 /// A key of this group's partition that is nobody else's, to write and read; none where there is hardly room for one.

@@ -84,7 +84,7 @@ impl Stop {
         let asked = stop.clone();
         on_stop(move |name| {
             let _ = asked.0.by.set(name);
-            asked.0.told.notify_one();
+            asked.0.told.notify_waiters();
         })?;
         Ok(stop)
     }
@@ -95,10 +95,20 @@ impl Stop {
         self.0.by.get().copied()
     }
 
-    /// Ends when one has asked; to be waited for by one task.
+    /// Ends when one has asked.
     pub async fn asked(&self) {
+        let told = self.0.told.notified();
         if self.by().is_none() {
-            self.0.told.notified().await;
+            told.await;
+        }
+    }
+
+    /// Carries something out. After a signal it has so long to end as it was decided; none if it has not by then.
+    pub async fn bounded<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            done = &mut work => Some(done),
+            () = self.asked() => tokio::time::timeout(WITHDRAWN_WITHIN, work).await.ok(),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod servers;
 
+use crate::connect::parse_duration;
 use crate::health::exit_code;
 use crate::partitions::label;
 use anyhow::{Context, Result, bail, ensure};
@@ -13,21 +14,24 @@ use perdura::health::RollCall;
 use perdura::protocol::text::Printable;
 use perdura::protocol::vitals::{Condition, Vitals};
 use perdura::protocol::{PartitionId, ReplicaId, View};
-use perdura_replica::node::offset_text;
+use perdura_replica::node::{offset_text, seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The answer is there after this time, whoever has answered by then.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Without slow disks or links.
 const USUAL_TIMEOUT_MS: u64 = 1_000;
+
+/// So many are named of those of whom the same is said.
+const LABELS: usize = 3;
 
 /// A clock that is off by more is told of.
 const NOTABLE_MS: u64 = 250;
@@ -51,6 +55,9 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Show it again and again, after this time [default: 2s], until Ctrl-C
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = parse_duration)]
+    watch: Option<Duration>,
 }
 
 /// A state by its slot.
@@ -67,6 +74,12 @@ pub struct Point {
 pub struct Report {
     /// Which replica.
     pub id: u8,
+    /// Its group, and its key there.
+    #[serde(default)]
+    pub cluster: Option<String>,
+    /// See there.
+    #[serde(default)]
+    pub key: Option<String>,
     /// Whether it leads its view.
     pub leader: bool,
     /// Its view.
@@ -81,7 +94,7 @@ pub struct Report {
     pub checkpoint: Option<Point>,
     /// Last slot at which all replicas digest their state.
     pub boundary: Option<Point>,
-    /// active, waiting, recovering, repairing, diverged, stopped, or stalled: its event loop stands still.
+    /// active, waiting, recovering, repairing, diverged, stopped, or stalled: its disk hangs, or its event loop stands still.
     pub state: String,
     /// Whether clients should be sent to it.
     #[serde(default)]
@@ -107,6 +120,9 @@ pub struct Report {
     /// States that replicas signed and that differ.
     #[serde(default)]
     pub differing_states: Option<Differing>,
+    /// Threads that do not come back.
+    #[serde(default)]
+    pub hanging: Vec<Hanging>,
     /// What makes it slower on purpose.
     #[serde(default)]
     pub experiments: Vec<String>,
@@ -140,6 +156,17 @@ pub struct Differing {
     pub certifiable: bool,
     /// The digest of each replica.
     pub digests: BTreeMap<u8, String>,
+}
+
+/// A thread that does not come back from what it is at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hanging {
+    /// Its name.
+    pub thread: String,
+    /// What it is at.
+    pub at: String,
+    /// For how long, milliseconds.
+    pub ms: u64,
 }
 
 /// Another replica, as one sees it.
@@ -225,6 +252,10 @@ struct Line {
     terms: Option<Terms>,
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    hanging: Vec<Hanging>,
+    #[serde(skip)]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     experiments: Vec<String>,
     #[serde(skip_serializing_if = "is_zero")]
     repairs: u64,
@@ -268,6 +299,8 @@ impl Line {
             members: report.map(|report| report.members.clone()).unwrap_or_default(),
             terms: report.and_then(Terms::of),
             pid: report.map(|report| report.pid),
+            hanging: report.map(|report| report.hanging.clone()).unwrap_or_default(),
+            key: report.and_then(|report| report.key.clone()),
             experiments: report.map(|report| report.experiments.clone()).unwrap_or_default(),
             repairs: report.map_or(0, |report| report.repairs),
             checkpoint_damages: report.map_or(0, |report| report.checkpoint_damages),
@@ -276,8 +309,54 @@ impl Line {
     }
 }
 
+/// What answers at a replica's address has to be of its group. It says so itself, and nothing proves it: whom two clusters gave one port is told of it.
+fn same_group(report: &Report, group: &Cluster) -> Result<()> {
+    let Some(said) = &report.cluster else { return Ok(()) };
+    let own = group.parameters.cluster.to_string();
+    ensure!(
+        *said == own,
+        "another cluster answers there: {}, and {} is of {own}; two clusters have one port, or the file is of another one",
+        Printable(said),
+        group.path.display()
+    );
+    Ok(())
+}
+
+/// What to say of one whose key is not that of the file.
+fn other_key(line: &Line, group: &Cluster) -> Option<String> {
+    let said = line.key.as_ref()?;
+    let own = group.replicas.get(usize::from(line.id))?.key.to_string();
+    (*said != own).then(|| {
+        format!(
+            "its key is not the one in {}: it was replaced since that file was written, or is no replica of this cluster; take the newest file",
+            group.path.display()
+        )
+    })
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let Some(pause) = arguments.watch else { return show(arguments) };
+    let is_terminal = std::io::stdout().is_terminal() && !arguments.json;
+    loop {
+        if is_terminal {
+            // The cursor to the first place, and nothing behind it.
+            say!("\x1b[H\x1b[2J{}: {}", arguments.cluster.display(), clock());
+        }
+        show(arguments)?;
+        std::io::stdout().flush()?;
+        std::thread::sleep(pause);
+    }
+}
+
+/// The time of day, UTC.
+fn clock() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (hours, minutes, seconds) = (now / 3600 % 24, now / 60 % 60, now % 60);
+    format!("{hours:02}:{minutes:02}:{seconds:02} UTC")
+}
+
+fn show(arguments: &Arguments) -> Result<ExitCode> {
     let path = arguments.cluster.join(CLUSTER_FILE);
     let cluster = match Cluster::load(&path) {
         Err(ReadError::Partitioned { .. }) => {
@@ -285,7 +364,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         one => one?,
     };
-    let lines: Vec<Line> = (0..).zip(ask_all(&cluster)).map(|(id, r)| Line::new(id, r)).collect();
+    let line = |(id, said): (u8, Result<Report>)| {
+        let said = said.and_then(|report| same_group(&report, &cluster).map(|()| report));
+        let mut line = Line::new(id, said);
+        line.error = line.error.take().or_else(|| other_key(&line, &cluster));
+        line
+    };
+    let lines: Vec<Line> = (0..).zip(ask_all(&cluster)).map(line).collect();
     let mut out = std::io::stdout().lock();
     if arguments.json {
         serde_json::to_writer(&mut out, &Answer { replicas: &lines })?;
@@ -355,10 +440,22 @@ fn ask(id: usize, address: &str, deadline: Instant) -> Result<Report> {
     let report: Report = serde_json::from_str(&body).context("it gives no status")?;
     ensure!(
         usize::from(report.id) == id,
-        "replica {} answers there; check http in cluster.toml",
-        report.id
+        "replica {} answers there; {}",
+        report.id,
+        where_else(address)
     );
     Ok(report)
+}
+
+/// Why another one may answer at an address.
+fn where_else(address: &str) -> &'static str {
+    let (host, _) = address.rsplit_once(':').unwrap_or_default();
+    match host {
+        "127.0.0.1" | "localhost" | "[::1]" => {
+            "each serves it on the loopback of its own host, so ask there; or have it served to the network (docs/deploy.md)"
+        }
+        _ => "check http in cluster.toml",
+    }
 }
 
 /// The body of an HTTP answer with status 200.
@@ -401,8 +498,27 @@ fn table(lines: &[Line]) -> String {
     ];
     rows.extend(lines.iter().map(row));
     let mut text = aligned(&rows);
-    text.extend(lines.iter().map(notes));
+    text.push_str(&footer(lines.iter()));
     text
+}
+
+/// What is notable of all lines; one line for what is said of many.
+fn footer<'a>(lines: impl Iterator<Item = &'a Line>) -> String {
+    let mut said: Vec<(String, Vec<String>)> = Vec::new();
+    for line in lines {
+        let label = label(line.partition.map(PartitionId), line.id);
+        for note in notes(line) {
+            match said.iter_mut().find(|(known, _)| *known == note) {
+                Some((_, labels)) => labels.push(label.clone()),
+                None => said.push((note, vec![label.clone()])),
+            }
+        }
+    }
+    let text = |(note, labels): (String, Vec<String>)| match labels.len() {
+        0..=LABELS => format!("{}: {note}\n", labels.join("; ")),
+        count => format!("{}; and {} more: {note}\n", labels[..LABELS].join("; "), count - LABELS),
+    };
+    said.into_iter().map(text).collect()
 }
 
 /// What of a line is in a table.
@@ -431,29 +547,27 @@ fn row(line: &Line) -> [String; 9] {
 }
 
 /// What is notable of a line.
-fn notes(line: &Line) -> String {
-    let label = label(line.partition.map(PartitionId), line.id);
-    let mut text = String::new();
+fn notes(line: &Line) -> Vec<String> {
+    let mut notes = Vec::new();
+    for Hanging { thread, at, ms } in &line.hanging {
+        let (thread, at) = (Printable(thread), Printable(at));
+        notes.push(format!("the {thread} hangs: {at}, for {}", seconds(*ms)));
+    }
     for experiment in &line.experiments {
-        let experiment = Printable(experiment);
-        text.push_str(&format!("{label}: experiment: {experiment}\n"));
+        notes.push(format!("experiment: {}", Printable(experiment)));
     }
     if let Some(why) = &line.why_not_ready {
-        let why = Printable(why);
-        text.push_str(&format!("{label}: not ready: {why}\n"));
+        notes.push(format!("not ready: {}", Printable(why)));
     }
     if let Some(ms) = line.request_timeout_ms.filter(|ms| *ms > USUAL_TIMEOUT_MS) {
-        text.push_str(&format!(
-            "{label}: waits {ms} ms for a request before it suspects the leader: disks or links are slow\n"
+        notes.push(format!(
+            "waits {ms} ms for a request before it suspects the leader: disks or links are slow"
         ));
     }
     for member in &line.members {
         if let Some(ms) = member.clock_offset_ms.filter(|ms| ms.unsigned_abs() > NOTABLE_MS) {
-            text.push_str(&format!(
-                "{label}: the clock of replica {} is {} its own\n",
-                member.id,
-                offset_text(ms)
-            ));
+            let offset = offset_text(ms);
+            notes.push(format!("the clock of replica {} is {offset} its own", member.id));
         }
     }
     if let Some(found) = &line.differing_states {
@@ -462,29 +576,25 @@ fn notes(line: &Line) -> String {
         };
         let digests: String = found.digests.iter().map(digest).collect();
         let more = if found.certifiable { "" } else { ", and none can be certified" };
-        text.push_str(&format!(
-            "{label}: replicas signed different states after slot {}{more}, see its log:{digests}\n",
+        notes.push(format!(
+            "replicas signed different states after slot {}{more}, see its log:{digests}",
             found.slot
         ));
     }
     if line.repairs > 0 {
-        text.push_str(&format!(
-            "{label}: has replaced its state {} times since it started, for it was not the \
-             certified one: test its memory, and see its log\n",
+        notes.push(format!(
+            "has replaced its state {} times since it started, for it was not the certified one: test its memory, and see its log",
             line.repairs
         ));
     }
     if line.checkpoint_damages > 0 {
-        text.push_str(&format!(
-            "{label}: parts of its stored checkpoints that it found damaged: {}; test its disk, \
-             and see its log\n",
+        notes.push(format!(
+            "parts of its stored checkpoints that it found damaged: {}; test its disk, and see its log",
             line.checkpoint_damages
         ));
     }
-    if let Some(error) = &line.error {
-        text.push_str(&format!("{label}: {error}\n"));
-    }
-    text
+    notes.extend(line.error.clone());
+    notes
 }
 
 /// Rows with their columns aligned to the left.

@@ -124,7 +124,7 @@ fn files_from_before_two_replacements_are_called_old() {
         cluster.start(id);
         cluster.wait_until_active();
     }
-    assert!(cluster.run(&["health"]).ok().starts_with("writes\n"));
+    assert!(cluster.run(&["health"]).ok().starts_with("writes and reads\n"));
     let said = run(&["health", "--cluster", old]);
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.out.starts_with("unknown\n"), "{said:?}");

@@ -9,6 +9,7 @@ mod common;
 mod hog;
 mod kills;
 mod older;
+mod operators;
 mod output;
 mod servers;
 mod space;

@@ -179,6 +179,7 @@ pub struct Place {
     address: String,
     listen: String,
     http: String,
+    http_listen: String,
 }
 
 impl Place {
@@ -186,11 +187,11 @@ impl Place {
     /// its status.
     #[must_use]
     pub fn new(address: String, listen: String, http: String) -> Place {
-        Place { address, listen, http }
+        Place { address, listen, http_listen: http.clone(), http }
     }
 
-    /// Places for `n` replicas: on `hosts`, or without them on this machine. Replica I gets port `base_port` + 2 I
-    /// for the protocol and the next for HTTP; without it, free ports are taken (with hosts, 7400 and up). With
+    /// Places for `n` replicas: on `hosts`, each with port `base_port` (7400) for the protocol and the next for HTTP, and two more for each
+    /// further replica of one host; or without them on this machine, where replica I gets port `base_port` + 2 I, and without that free ones. With
     /// `public_http` HTTP is served to the network and not on loopback only.
     pub fn all(
         n: usize,
@@ -210,23 +211,24 @@ impl Place {
             None if hosts.is_empty() => free_ports(2 * n)?,
             None => BASE_PORT,
         };
-        let Some(last) = u16::try_from(2 * n - 1).ok().and_then(|more| base.checked_add(more))
-        else {
-            return Err(PlacesError::NoRoom { base, count: 2 * n });
+        // How many of its machine come before it.
+        let before = |id: usize| match hosts.get(id) {
+            Some(host) => hosts[..id].iter().filter(|other| *other == host).count(),
+            None => id,
         };
-        let ports = (base..=last).step_by(2).enumerate();
-        Ok(ports.map(|(id, port)| Place::at(hosts.get(id), port, public_http)).collect())
+        let most = (0..n).map(before).max().unwrap_or_default();
+        if u16::try_from(2 * most + 1).ok().and_then(|more| base.checked_add(more)).is_none() {
+            return Err(PlacesError::NoRoom { base, count: 2 * (most + 1) });
+        }
+        let port = |id| base + 2 * before(id) as u16;
+        Ok((0..n).map(|id| Place::at(hosts.get(id), port(id), public_http)).collect())
     }
 
     fn at(host: Option<&String>, port: u16, public_http: bool) -> Place {
         let http_port = port + 1;
         let Some(host) = host else {
             let address = format!("127.0.0.1:{port}");
-            return Place {
-                listen: address.clone(),
-                address,
-                http: format!("127.0.0.1:{http_port}"),
-            };
+            return Place::new(address.clone(), address, format!("127.0.0.1:{http_port}"));
         };
         // An IPv6 address stands in brackets before a port.
         let ipv6 = host.contains(':');
@@ -235,11 +237,14 @@ impl Place {
             false => host.clone(),
         };
         let any = if ipv6 { "[::]" } else { "0.0.0.0" };
-        let http_host = if public_http { bracketed.as_str() } else { "127.0.0.1" };
+        let (http_host, http_any) =
+            if public_http { (bracketed.as_str(), any) } else { ("127.0.0.1", "127.0.0.1") };
         Place {
             address: format!("{bracketed}:{port}"),
             listen: format!("{any}:{port}"),
             http: format!("{http_host}:{http_port}"),
+            // A name may mean something else there, or nothing yet.
+            http_listen: format!("{http_any}:{http_port}"),
         }
     }
 }
@@ -429,7 +434,7 @@ fn server_file(dir: &Path, id: usize, place: &Place, resolver: SecretKey) -> Ser
         id,
         cluster_path: Path::new("..").join(CLUSTER_FILE),
         listen: place.listen.clone(),
-        http: Some(place.http.clone()),
+        http: Some(place.http_listen.clone()),
         rates: Rates::default(),
         resolver: Some(resolver),
         members: Vec::new(),
@@ -495,7 +500,7 @@ fn make_replica(
         cluster_path: Path::new("..").join(CLUSTER_FILE),
         data_path: PathBuf::from("data"),
         listen: place.listen.clone(),
-        http: Some(place.http.clone()),
+        http: Some(place.http_listen.clone()),
         checkpoint_mb_s: 0,
         scrub_interval_s: SCRUB_INTERVAL_S,
         state_transfer: StateTransfer::default(),
@@ -610,13 +615,21 @@ mod tests {
         assert_eq!(places[0].address, "a:7400");
         assert_eq!(
             (places[1].listen.as_str(), places[1].http.as_str()),
-            ("0.0.0.0:7402", "127.0.0.1:7403")
+            ("0.0.0.0:7400", "127.0.0.1:7401")
         );
         assert_eq!(
             (places[2].address.as_str(), places[2].listen.as_str()),
-            ("[fe80::1]:7404", "[::]:7404")
+            ("[fe80::1]:7400", "[::]:7400")
         );
-        assert_eq!(Place::all(3, &hosts, None, true).unwrap()[0].http, "a:7401");
+        let places = Place::all(3, &hosts, None, true).unwrap();
+        assert_eq!((&*places[0].http, &*places[0].http_listen), ("a:7401", "0.0.0.0:7401"));
+        assert_eq!(places[2].http_listen, "[::]:7401");
+        // Two of three on one machine.
+        let twice = ["a".to_owned(), "b".to_owned(), "a".to_owned()];
+        let places = Place::all(3, &twice, Some(65_532), false).unwrap();
+        let addresses = [0, 1, 2].map(|id: usize| places[id].address.as_str());
+        assert_eq!(addresses, ["a:65532", "b:65532", "a:65534"]);
+        assert!(Place::all(3, &twice, Some(65_533), false).is_err());
         assert!(Place::all(4, &hosts, None, false).is_err());
         for host in ["127.0.0.1", "localhost", "::1", "[::1]", "0.0.0.0", "::ffff:127.0.0.1"] {
             let hosts = ["10.0.0.1".to_owned(), "10.0.0.2".to_owned(), host.to_owned()];

@@ -9,7 +9,7 @@ pub use upgrade::Upgrade;
 
 use crate::Cluster;
 use perdura_client::Attendance;
-use perdura_protocol::vitals::{Condition, Vitals};
+use perdura_protocol::vitals::{Condition, DiskSpace, Vitals};
 use perdura_protocol::{Faults, ReplicaId, View};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,18 @@ pub enum Health {
 }
 
 impl Health {
-    /// In words.
+    /// In words that need none beside them.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Health::Writes => "writes and reads",
+            Health::ReadsOnly => "reads only",
+            Health::Unknown => "unknown (replicas run that did not let this client in)",
+            Health::Neither => "neither writes nor reads",
+        }
+    }
+
+    /// Its name, as in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -88,6 +99,13 @@ impl RollCall {
         self.vitals().filter_map(|(id, vitals)| Some((id, vitals.differing?))).collect()
     }
 
+    /// Those on whose disks a tenth is left, or less: they stop when nothing is.
+    #[must_use]
+    pub fn nearly_full(&self) -> Vec<(ReplicaId, DiskSpace)> {
+        let space = |vitals: &Vitals| vitals.space.filter(|space| space.is_nearly_full());
+        self.vitals().filter_map(|(id, vitals)| Some((id, space(vitals)?))).collect()
+    }
+
     /// The number of the group's configuration, if that is not the one of these files: who was replaced in between is not known by them.
     #[must_use]
     pub fn newer_configuration(&self, of_files: u64) -> Option<u64> {
@@ -103,6 +121,11 @@ impl RollCall {
     pub fn missing(&self) -> Vec<(ReplicaId, String)> {
         let why = |one: &Attendance| match (&one.vitals, &one.failure) {
             (Some(vitals), _) if takes_part(vitals) => None,
+            (Some(vitals), _) if vitals.stalled_ms > 0 => Some(format!(
+                "its disk hangs: a write to its log has been under way for {}.{} s",
+                vitals.stalled_ms / 1000,
+                vitals.stalled_ms % 1000 / 100
+            )),
             (Some(vitals), _) if vitals.condition == Condition::Active => {
                 Some("its clock is wrong".to_owned())
             }

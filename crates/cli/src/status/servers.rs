@@ -1,6 +1,8 @@
 //! `perdura status` of a cluster of several partitions: asks each server once, and shows its members by partition.
 
-use super::{Line, Report, aligned, ask_each, get, notes, roll_call, row};
+use super::{
+    Line, Report, aligned, ask_each, footer, get, other_key, roll_call, row, same_group, where_else,
+};
 use crate::health::{exit_code, summary};
 use crate::process::cpu_time;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -96,7 +98,7 @@ pub fn run(cluster: &PartitionedCluster, json: bool) -> Result<ExitCode> {
 fn ask(id: usize, address: &str, deadline: Instant) -> Result<Said> {
     let body = get(address, "/status", deadline)?;
     let said: Said = serde_json::from_str(&body).context("it gives no status of a server")?;
-    ensure!(said.server == id, "server {} answers there; check http in cluster.toml", said.server);
+    ensure!(said.server == id, "server {} answers there; {}", said.server, where_else(address));
     Ok(said)
 }
 
@@ -108,7 +110,10 @@ fn lines(cluster: &PartitionedCluster, said: &[Result<Said>]) -> Vec<Vec<Line>> 
                 Err(_) => Err(anyhow!("server {} gives no status", member.server)),
                 Ok(said) => report(said, PartitionId(partition), id),
             };
+            let group = &cluster.group(PartitionId(partition));
+            let report = report.and_then(|report| same_group(&report, group).map(|()| report));
             let mut line = Line::new(id, report);
+            line.error = line.error.take().or_else(|| other_key(&line, group));
             (line.partition, line.server) = (Some(partition), Some(member.server));
             line
         };
@@ -186,7 +191,7 @@ fn text(lines: &[Vec<Line>], servers: &[Server], healths: &[Health]) -> String {
     }
     // What was said of a server is not said again of each of its members.
     let reached = |line: &&Line| line.server.is_none_or(|server| servers[server].reachable);
-    told.extend(lines.iter().flatten().filter(reached).map(notes));
+    told.push(footer(lines.iter().flatten().filter(reached)));
     let told = told.concat();
     if told.is_empty() { text } else { text + "\n" + &told }
 }
@@ -239,7 +244,7 @@ mod tests {
         let mut healths = vec![Health::Writes; 8];
         healths[7] = Health::ReadsOnly;
         let text = text(&lines, &shown, &healths);
-        assert!(text.starts_with("writes: 7 of 8 partitions (0, 1, 2, 3, 4, 5, 6)\nreads only: 1 of 8 partitions (7)\n"), "{text}");
+        assert!(text.starts_with("writes and reads: 7 of 8 partitions (0, 1, 2, 3, 4, 5, 6)\nreads only: 1 of 8 partitions (7)\n"), "{text}");
         assert_eq!(text.lines().count(), 2 + 1 + 33 + 1 + 6 + 1 + 1, "{text}");
         assert!(text.lines().all(|line| line.len() <= 100), "{text}");
         assert!(text.contains("\n0          0   0       leader    active"), "{text}");

@@ -201,7 +201,7 @@ impl Agreement {
         others.all(|id| self.peers[id.index()].keeps_up(now_ms))
     }
 
-    /// The view to change to: the next one whose leader was not away lately, and has caught up since, when that
+    /// The view to change to: the next one whose leader was not away lately, and has caught up since, and whose disk does not hang, when that
     /// is among the next u + 1, for u may be away. Who is behind without having been away is not passed over:
     /// a leader could see to that, and so have liars only lead.
     pub(crate) fn successor(&self) -> View {
@@ -214,7 +214,8 @@ impl Agreement {
     }
 
     pub(crate) fn can_succeed(&self, view: View) -> bool {
-        !self.peers[view.leader(self.n()).index()].returning && !self.lags_as_leader(view)
+        let leader = &self.peers[view.leader(self.n()).index()];
+        !leader.returning && !leader.hangs && !self.lags_as_leader(view)
     }
 
     fn lags_as_leader(&self, view: View) -> bool {

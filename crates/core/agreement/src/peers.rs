@@ -19,6 +19,8 @@ pub(crate) struct PeerStatus {
     pub lagged_ms: Option<u64>,
     /// Whether it was cut off, and has not kept up for some time since.
     pub returning: bool,
+    /// Whether its disk hangs.
+    pub hangs: bool,
     /// Since when it waits for a view after the one that works here.
     pub left_ms: Option<u64>,
     /// How often it was followed there.

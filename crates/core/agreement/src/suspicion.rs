@@ -30,6 +30,8 @@ pub enum Suspicion {
     Starves,
     /// The leader serves a client, and leaves out a frame of it.
     Withholds,
+    /// The leader's disk hangs.
+    Stalled,
     /// The leader itself wants a later view.
     Abdicated,
     /// The leader proposed frames that no client signed.
@@ -58,6 +60,7 @@ impl fmt::Display for Suspicion {
             Self::Trial => "another leader is to be compared with it",
             Self::Starves => "it passes over a client",
             Self::Withholds => "it leaves out a client's frame",
+            Self::Stalled => "its disk hangs",
             Self::Abdicated => "it wants a later view itself",
             Self::Forged => "it proposed what no client signed",
             Self::Exposed => "it was found lying",
@@ -86,16 +89,26 @@ impl Agreement {
         self.patience.request_ms()
     }
 
+    /// Whose disks hang, by their own word: bit i is replica i. Who stands alone with that leads no more, and is passed over; where it takes
+    /// others as long, the driver names nobody.
+    pub fn set_stalled(&mut self, stalled: u32) {
+        for (index, peer) in self.peers.iter_mut().enumerate() {
+            peer.hangs = stalled >> index & 1 == 1;
+        }
+    }
+
     pub(crate) fn against_leader(&self, now: Now) -> Option<Suspicion> {
         if self.view_configuration != self.current_configuration() {
             return Some(Suspicion::OldConfiguration);
         }
         let follows = || self.follows(now).then_some(Suspicion::Followed);
+        let stalled = self.peers[self.leader().index()].hangs;
         if self.leads() {
             // A proposal that arrived late is fresh no more and finds no votes, and no follower
             // can bring the view down alone: the leader gives up with them.
             let restarted = self.has_restarted().then_some(Suspicion::Restarted);
-            return restarted.or_else(|| self.stuck(now)).or_else(follows);
+            let stalled = stalled.then_some(Suspicion::Stalled);
+            return restarted.or(stalled).or_else(|| self.stuck(now)).or_else(follows);
         }
         let ms = now.monotonic_ms;
         // Who lies is no leader: what it can still do to the group's speed no time-out finds.
@@ -103,6 +116,7 @@ impl Agreement {
         let known = [
             (self.forged == Some(self.view), Suspicion::Forged),
             (exposed, Suspicion::Exposed),
+            (stalled, Suspicion::Stalled),
             (self.abdicated == Some(self.view), Suspicion::Abdicated),
             (
                 self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS),

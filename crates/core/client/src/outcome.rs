@@ -51,6 +51,9 @@ pub enum Refusal {
     /// So few members of the group are linked that they order nothing, and none answered for some time.
     #[error("too few replicas are there, so it was not sent")]
     Unreachable,
+    /// Every replica of the group refused this client, or is not the one that it was told of.
+    #[error("every replica refused this client, so it was not sent")]
+    KeptOut,
     /// Too many calls wait in this client.
     #[error("too many calls wait to be sent")]
     QueueFull,

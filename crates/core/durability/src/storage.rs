@@ -211,8 +211,8 @@ pub struct Options {
     /// `log_file_bytes`; a group that does not fit gets a larger one. A log begins with one of these, and the next
     /// ones, which are made ready in advance, are each about twice the one before. No more of a file is made ready at once.
     pub hasty_log_file_bytes: u64,
-    /// Most log files kept for their next use; what is freed beyond that is removed. None is made
-    /// while one of these is left, so the log and they together take one file more than the log alone
+    /// Most log files kept for their next use; what is freed beyond that is removed, and of those that the log did not need lately two with
+    /// each truncation. None is made while one of these is left, so the log and they together take one file more than the log alone
     /// did at its longest, at most.
     pub free_log_files: usize,
     /// Checkpoints kept behind the newest, 0 to 2, in case it rots.

@@ -248,3 +248,39 @@ fn a_replica_has_files_that_fit_its_checkpoints() {
     assert_eq!(stretched.log_file_bytes, 128 * MIB);
     assert_eq!(stretched.free_log_files, 12);
 }
+
+/// A log that was long once, and is short from then on: what it took then goes, a little with each truncation.
+#[test]
+fn free_files_that_are_needed_no_more_go() {
+    let sizes = Options { free_log_files: 40, ..options() };
+    let disk = formatted(Durability::Sync);
+    let mut log = open(disk.handle(), &expectation(), &sizes).unwrap().log;
+    let mut slot = 0;
+    let mut goes_on = |log: &mut Log<MemoryDisk>, slots: u64| {
+        for _ in 0..slots {
+            slot += 1;
+            log.append(&[vote(0, slot, slot)]).unwrap();
+            log.prepare_free_file().unwrap();
+        }
+        log.truncate_below(Slot(slot)).unwrap();
+        let names = disk.handle().list("log").unwrap();
+        names.iter().filter(|name| name.starts_with("free-")).count()
+    };
+    let long = goes_on(&mut log, 120);
+    assert!(long >= 15, "{long}");
+    let (mut before, mut rounds) = (long, 0);
+    while before > 4 {
+        let left = goes_on(&mut log, 12);
+        assert!(left <= before && before - left <= 2, "{before} -> {left}");
+        (before, rounds) = (left, rounds + 1);
+        assert!(rounds < 20, "{left} stay");
+    }
+    // Nothing is written any more between two truncations.
+    for _ in 0..4 {
+        goes_on(&mut log, 0);
+    }
+    assert!(goes_on(&mut log, 0) <= 2);
+    // As many as are needed stay.
+    let kept = (0..6).map(|_| goes_on(&mut log, 60)).collect::<Vec<_>>();
+    assert!(kept[3..].iter().all(|left| *left >= 8), "{kept:?}");
+}

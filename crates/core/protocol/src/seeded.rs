@@ -274,6 +274,10 @@ bugs! {
         "A version that is raised holds from the next frame on, not from the next slot."
     FormerAdministrator "former-administrator" "12"
         "Who was the administrator goes on administering."
+    StalledLeads "stalled-leads" "12"
+        "A leader whose disk hangs leads on."
+    StalledCounts "stalled-counts" "12"
+        "Who says that its disk hangs is one of those that are needed."
 
     NewestWaiterFirst "newest-waiter-first" "tuples"
         "Of those who wait for a tuple the one who came last is served first."

@@ -120,6 +120,46 @@ impl Decode for Echo {
     }
 }
 
+/// Room on the disk under a data directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskSpace {
+    /// What is left for the replica, MiB.
+    pub free_mib: u32,
+    /// All of it, MiB.
+    pub size_mib: u32,
+}
+
+impl DiskSpace {
+    /// Whether a tenth is left, or less.
+    #[must_use]
+    pub fn is_nearly_full(self) -> bool {
+        u64::from(self.free_mib) * 10 <= u64::from(self.size_mib)
+    }
+}
+
+impl fmt::Display for DiskSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |mib: u32| match mib {
+            0..10_240 => format!("{mib} MiB"),
+            _ => format!("{} GiB", mib / 1024),
+        };
+        write!(f, "{} of {} are left", text(self.free_mib), text(self.size_mib))
+    }
+}
+
+impl Encode for DiskSpace {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.free_mib.encode(out);
+        self.size_mib.encode(out);
+    }
+}
+
+impl Decode for DiskSpace {
+    fn decode(reader: &mut Reader) -> Result<DiskSpace, DecodeError> {
+        Ok(DiskSpace { free_mib: Decode::decode(reader)?, size_mib: Decode::decode(reader)? })
+    }
+}
+
 /// How a replica is. As fields by name: an older program passes over what it does not know.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Vitals {
@@ -139,6 +179,8 @@ pub struct Vitals {
     pub hears: u32,
     /// How long records take from it to its disk, milliseconds.
     pub flush_ms: u32,
+    /// How long a write to its log has not come back, milliseconds; 0 while none hangs. It votes for nothing meanwhile.
+    pub stalled_ms: u32,
     /// What a round trip to as many others takes as are needed to decide anything, milliseconds.
     pub trip_ms: u32,
     /// Whether more than u others say that its clock is wrong: it counts as failed.
@@ -146,6 +188,8 @@ pub struct Vitals {
     /// Whether it holds different states that were signed for one slot, and no later one is certified; if so, whether one of
     /// them can be.
     pub differing: Option<bool>,
+    /// Room on its disk, where it measured that.
+    pub space: Option<DiskSpace>,
     /// Its program.
     pub program: Program,
     /// What it runs and could run: of interest to those who administer, and not told to other replicas.
@@ -201,9 +245,11 @@ impl Vitals {
             decided: fields.need("decided")?,
             hears: fields.take("hears")?.unwrap_or_default(),
             flush_ms: fields.take("flush-ms")?.unwrap_or_default(),
+            stalled_ms: fields.take("stalled-ms")?.unwrap_or_default(),
             trip_ms: fields.take("trip-ms")?.unwrap_or_default(),
             clock_wrong: fields.take("clock-wrong")?.unwrap_or_default(),
             differing: fields.take("differing")?,
+            space: fields.take("disk-space")?,
             program: fields.take("program")?.unwrap_or_default(),
             runs: fields.take("runs")?,
         };
@@ -225,10 +271,16 @@ impl Encode for Vitals {
         fields.require("decided", &self.decided);
         fields.offer("hears", &self.hears);
         fields.offer("flush-ms", &self.flush_ms);
+        if self.stalled_ms > 0 {
+            fields.offer("stalled-ms", &self.stalled_ms);
+        }
         fields.offer("trip-ms", &self.trip_ms);
         fields.offer("clock-wrong", &self.clock_wrong);
         if let Some(certifiable) = &self.differing {
             fields.offer("differing", certifiable);
+        }
+        if let Some(space) = &self.space {
+            fields.offer("disk-space", space);
         }
         fields.offer("program", &self.program);
         if let Some(runs) = &self.runs {
@@ -291,6 +343,8 @@ mod tests {
             decided: Slot(3),
             hears: 0b101,
             flush_ms: 12,
+            stalled_ms: 2_300,
+            space: Some(DiskSpace { free_mib: 7, size_mib: 80_000 }),
             trip_ms: 3,
             clock_wrong: true,
             differing: Some(false),

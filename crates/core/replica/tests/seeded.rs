@@ -1,6 +1,7 @@
-//! Mistakes made on purpose about what is attested, claimed in commands, and planned, are found. The other ones are the simulator's to find.
+//! Mistakes made on purpose about what is attested, claimed in commands, and planned, and about disks that hang, are found. The other ones are the simulator's to find.
 
 mod common;
+mod follower;
 mod harness {
     pub(crate) use crate::settings;
 }
@@ -9,6 +10,7 @@ mod notary;
 mod planning;
 #[path = "../../agreement/tests/harness/settings.rs"]
 mod settings;
+mod stalled;
 
 use notary::single::{
     a_proposal_with_false_claims_is_not_voted_for, nothing_is_attested_before_it_is_logged,
@@ -19,7 +21,15 @@ use std::panic::catch_unwind;
 /// One test: a bug is switched on for the whole process.
 #[test]
 fn mistakes_that_the_simulator_does_not_see_are_found() {
-    let checks: [(Bug, fn()); 3] = [
+    let checks: [(Bug, fn()); 5] = [
+        (
+            Bug::StalledLeads,
+            stalled::a_leader_whose_disk_hangs_is_replaced_unless_all_disks_are_slow,
+        ),
+        (
+            Bug::StalledCounts,
+            stalled::who_says_that_its_disk_hangs_is_not_one_of_those_that_are_needed,
+        ),
         (Bug::CostsUnplanned, planning::costly_slots_are_proposed_one_after_the_other),
         (Bug::ReplyBeforeLog, nothing_is_attested_before_it_is_logged),
         (Bug::ClaimsUnverified, a_proposal_with_false_claims_is_not_voted_for),

@@ -176,7 +176,7 @@ impl Cluster {
                 "{file}: format is {format}, and this program reads 1 to {PARTITIONED_FORMAT}; use the program that wrote it"
             );
         }
-        let raw: Raw = files::parse(path, text)?;
+        let raw: Raw = files::parse_as(path, text, files::Kind::Cluster)?;
         let parameters = parameters(&raw, &file)?;
         let replicas = replicas(raw.replica, parameters.faults, &file)?;
         Ok(Cluster {

@@ -14,6 +14,32 @@ pub enum ReadError {
         /// Where it comes from.
         advice: &'static str,
     },
+    /// There is none, and one in the directory above.
+    #[error("there is no file {file}; there is one in the directory above: give {above}")]
+    Above {
+        /// Its path.
+        file: String,
+        /// That directory.
+        above: String,
+    },
+    /// A file was given as a directory.
+    #[error("{file} is a file, and a directory is wanted: the one that it stands in, perhaps")]
+    NoDirectory {
+        /// Its path.
+        file: String,
+    },
+    /// It is another of a cluster's files.
+    #[error("{file} is {is}, and {wanted} is wanted; {goes_to}")]
+    OtherKind {
+        /// Its path.
+        file: String,
+        /// What it is.
+        is: &'static str,
+        /// What it should be.
+        wanted: &'static str,
+        /// What takes such a file.
+        goes_to: &'static str,
+    },
     /// Something else has its name.
     #[error("{file} is a directory, and a file is wanted")]
     Directory {

@@ -45,18 +45,93 @@ impl fmt::Display for Exposed {
     }
 }
 
+/// The files of a cluster, each of which may be given where another one is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `cluster.toml`.
+    Cluster,
+    /// A replica's own.
+    Replica,
+    /// A server's own.
+    Server,
+    /// A client's key, or the administrator's.
+    Key,
+}
+
+impl Kind {
+    /// Which it is, by the fields that only one has; none if it looks like none of them.
+    fn of(text: &str) -> Option<Kind> {
+        let table: toml::Table = toml::from_str(text).ok()?;
+        let has = |field: &str| table.contains_key(field);
+        match () {
+            () if has("administrator") && (has("replica") || has("partition")) => {
+                Some(Kind::Cluster)
+            }
+            () if has("member") => Some(Kind::Server),
+            () if has("secret_key") && has("data") => Some(Kind::Replica),
+            () if has("secret_key") && has("name") => Some(Kind::Key),
+            () => None,
+        }
+    }
+
+    /// What it is.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Cluster => "the file of a cluster",
+            Kind::Replica => "a replica's own file",
+            Kind::Server => "a server's own file",
+            Kind::Key => "a key's file",
+        }
+    }
+
+    /// What takes such a one.
+    fn goes_to(self) -> &'static str {
+        match self {
+            Kind::Cluster => "commands take its directory, with --cluster",
+            Kind::Replica => "`perdura replica --config FILE` runs it",
+            Kind::Server => "`perdura server --config FILE` runs it",
+            Kind::Key => "commands take it with --client",
+        }
+    }
+}
+
 /// The text of the file at `path`; `advice` says what to do when it is missing.
 pub fn read(path: &Path, advice: &'static str) -> Result<String> {
     let file = path.display().to_string();
     match fs::read_to_string(path) {
         Ok(text) => Ok(text),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(ReadError::Missing { file, advice })
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(match above(path) {
+            Some(above) => ReadError::Above { file, above },
+            None => ReadError::Missing { file, advice },
+        }),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            Err(ReadError::NoDirectory { file: directory_of(path).display().to_string() })
         }
         Err(error) if error.kind() == ErrorKind::IsADirectory => Err(ReadError::Directory { file }),
         Err(error) if error.kind() == ErrorKind::InvalidData => Err(ReadError::NotText { file }),
         Err(source) => Err(ReadError::Unreadable { file, source }),
     }
+}
+
+/// The directory above that one, if the file is there: who names a replica's directory may mean its cluster's.
+fn above(path: &Path) -> Option<String> {
+    let directory = directory_of(path);
+    let above = directory_of(&directory);
+    let found = directory.is_dir() && above != directory && above.join(path.file_name()?).is_file();
+    found.then(|| above.display().to_string())
+}
+
+/// What `text` says, which stands in the file at `path` and is to be of that kind.
+pub fn parse_as<T: DeserializeOwned>(path: &Path, text: &str, wanted: Kind) -> Result<T> {
+    parse(path, text).map_err(|error| match Kind::of(text) {
+        Some(kind) if kind != wanted => ReadError::OtherKind {
+            file: path.display().to_string(),
+            is: kind.name(),
+            wanted: wanted.name(),
+            goes_to: kind.goes_to(),
+        },
+        _ => error,
+    })
 }
 
 /// What `text` says, which stands in the file at `path`.
@@ -170,6 +245,46 @@ pub fn plain(path: PathBuf) -> PathBuf {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_in_the_place_of_another_is_known_for_what_it_is() {
+        #[derive(serde::Deserialize, Debug)]
+        #[serde(deny_unknown_fields)]
+        struct Wanted {
+            #[expect(dead_code)]
+            other: u8,
+        }
+        let said = |text: &str, wanted| {
+            parse_as::<Wanted>(Path::new("x.toml"), text, wanted).unwrap_err().to_string()
+        };
+        for (text, told) in [
+            ("administrator = \"a\"\n[[replica]]\nid = 0", "the file of a cluster"),
+            ("id = 0\n[[member]]\npartition = 0", "`perdura server --config FILE` runs it"),
+            ("secret_key = \"s\"\ndata = \"d\"", "`perdura replica --config FILE` runs it"),
+            ("secret_key = \"s\"\nname = \"d\"", "commands take it with --client"),
+        ] {
+            let other = if told.contains("cluster") { Kind::Key } else { Kind::Cluster };
+            assert!(said(text, other).contains(told), "{}", said(text, other));
+        }
+        // Of its own kind, or of none: what is wrong with it.
+        assert!(said("secret_key = \"s\"\nname = \"d\"", Kind::Key).contains("unknown field"));
+        assert!(said("id = 0", Kind::Server).contains("unknown field"));
+    }
+
+    #[test]
+    fn a_directory_below_the_one_that_is_meant_is_told_from_a_missing_one() {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("replica-0");
+        fs::create_dir(&own).unwrap();
+        let told = |path: PathBuf| read(&path, "make one").unwrap_err().to_string();
+        assert!(told(own.join("cluster.toml")).ends_with("; make one"));
+        fs::write(root.path().join("cluster.toml"), "").unwrap();
+        let text = told(own.join("cluster.toml"));
+        assert!(text.contains(&format!("give {}", root.path().display())), "{text}");
+        assert!(told(root.path().join("x/cluster.toml")).ends_with("; make one"));
+        let text = told(root.path().join("cluster.toml").join("cluster.toml"));
+        assert!(text.contains("a file, and a directory is wanted"), "{text}");
+    }
 
     #[test]
     fn a_secret_file_is_replaced_as_a_whole_and_readable_by_its_owner_only() {

@@ -44,7 +44,7 @@ impl KeyFile {
 
     /// Checks `text`, which stands in the file at `path`.
     pub fn parse(path: &Path, text: &str) -> Result<KeyFile> {
-        let raw: Raw = files::parse(path, text)?;
+        let raw: Raw = files::parse_as(path, text, files::Kind::Key)?;
         let file = path.display().to_string();
         if raw.format != FORMAT_VERSION {
             bail!(

@@ -150,7 +150,7 @@ impl ReplicaFile {
 
     /// Checks `text`, which stands in the file at `path`.
     pub fn parse(path: &Path, text: &str) -> Result<ReplicaFile> {
-        let raw: Raw = files::parse(path, text)?;
+        let raw: Raw = files::parse_as(path, text, files::Kind::Replica)?;
         let file = path.display().to_string();
         ensure!(
             raw.format == FORMAT_VERSION,

@@ -89,7 +89,7 @@ impl ServerFile {
 
     /// Checks `text`, which stands in the file at `path`.
     pub fn parse(path: &Path, text: &str) -> Result<ServerFile> {
-        let raw: Raw = files::parse(path, text)?;
+        let raw: Raw = files::parse_as(path, text, files::Kind::Server)?;
         let file = path.display().to_string();
         ensure!(
             raw.format == FORMAT_VERSION,

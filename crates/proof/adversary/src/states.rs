@@ -201,6 +201,7 @@ impl Liar {
             }
             3 => {
                 vitals.flush_ms = *self.random.pick(&[0, 60_000, u32::MAX]);
+                vitals.stalled_ms = *self.random.pick(&[0, 1, 60_000, u32::MAX]);
                 vitals.trip_ms = *self.random.pick(&[0, 60_000, u32::MAX]);
             }
             _ => {

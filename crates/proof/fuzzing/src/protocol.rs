@@ -9,7 +9,7 @@ use perdura_protocol::configuration::Member;
 use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::statement::{Certificate, Kind};
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
-use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Runs, Vitals};
+use perdura_protocol::vitals::{Condition, DiskSpace, Echo, Presence, Program, Runs, Vitals};
 use perdura_protocol::{
     AdminCommand, Batch, BootId, ClientList, ClusterId, Command, Configuration, Context, Decode,
     Digest, Encode, Frame, Message, Outcome, PublicKey, Record, RefusalReason, ReplicaId, Scheme,
@@ -215,6 +215,8 @@ fn vitals() -> Vitals {
         decided: Slot(640),
         hears: 0b1111,
         flush_ms: 2,
+        stalled_ms: 2_000,
+        space: Some(DiskSpace { free_mib: 3, size_mib: 4 }),
         trip_ms: 1,
         clock_wrong: false,
         differing: Some(true),

@@ -85,7 +85,7 @@ pub enum FaultKind {
     FlushError,
     /// The disk is full, and the replica stops.
     DiskFull,
-    /// Flushes take long.
+    /// Flushes take long, or do not end until the disk is well again.
     SlowDisk,
     /// A replica is cut off from the others and from clients.
     Isolation,

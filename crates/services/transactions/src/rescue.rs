@@ -22,7 +22,7 @@ pub(crate) fn is_of_session(error: &CallError) -> bool {
 fn is_silence(error: &CallError) -> bool {
     match error {
         CallError::Refused { reason, .. } => {
-            matches!(reason, Refusal::DeadlinePassed | Refusal::Unreachable)
+            matches!(reason, Refusal::DeadlinePassed | Refusal::Unreachable | Refusal::KeptOut)
         }
         CallError::Indeterminate { reason, .. } => {
             matches!(reason, Indeterminacy::DeadlinePassed)

@@ -4,5 +4,6 @@ mod crowds;
 mod fullness;
 mod pages;
 mod run;
+mod seeded;
 mod support;
 mod words;

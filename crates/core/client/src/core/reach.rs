@@ -151,6 +151,23 @@ impl ClientCore {
         Some(probe.map_or(refusal_ms, |probe_ms| probe_ms.min(refusal_ms)))
     }
 
+    /// No replica lets this client in: nothing that waits will be sent, and whoever waits for it is told at once.
+    pub fn on_refused_by_all(&mut self) {
+        if self.any_link() {
+            return;
+        }
+        self.end_waiting(Refusal::KeptOut);
+    }
+
+    fn end_waiting(&mut self, refusal: Refusal) {
+        let waits = self.calls.iter().filter(|(_, call)| call.stage == Stage::Waiting);
+        let ids: Vec<CallId> = waits.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.give_up(id, refusal.clone(), Indeterminacy::DeadlinePassed);
+        }
+        self.answer_session_calls(&Err(refusal));
+    }
+
     pub(super) fn tick_reach(&mut self, now_ms: u64) {
         if self.refusal_due().is_some() {
             self.renew_probe(now_ms);
@@ -159,11 +176,6 @@ impl ClientCore {
             return;
         }
         self.reach.refused_ms = now_ms;
-        let waits = self.calls.iter().filter(|(_, call)| call.stage == Stage::Waiting);
-        let ids: Vec<CallId> = waits.map(|(id, _)| *id).collect();
-        for id in ids {
-            self.give_up(id, Refusal::Unreachable, Indeterminacy::DeadlinePassed);
-        }
-        self.answer_session_calls(&Err(Refusal::Unreachable));
+        self.end_waiting(Refusal::Unreachable);
     }
 }

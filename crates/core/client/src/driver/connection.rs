@@ -52,6 +52,8 @@ pub(super) struct Connection {
     failure: Option<String>,
     /// Whether something runs there that did not let us in.
     is_kept_out: bool,
+    /// Whether that was said, or the key there is another one.
+    is_refused: bool,
 }
 
 /// Lets a link write to a socket that is polled: not ready is "would block", and wakes.
@@ -85,8 +87,9 @@ impl Connection {
         now: Instant,
     ) -> Connection {
         let backoff = Backoff::new(bounds::REDIAL_FIRST, bounds::REDIAL_LONGEST, seed);
-        let (state, failure, is_kept_out) = (State::Pausing(now), None, false);
-        Connection { replica, hello, state, backoff, failure, is_kept_out }
+        let state = State::Pausing(now);
+        let (failure, is_kept_out, is_refused) = (None, false, false);
+        Connection { replica, hello, state, backoff, failure, is_kept_out, is_refused }
     }
 
     pub(super) fn replica(&self) -> &ReplicaAddress {
@@ -100,11 +103,17 @@ impl Connection {
 
     /// Why it is not up, as far as that is known.
     pub(super) fn failure(&self) -> Option<String> {
-        if self.is_up() {
-            return None;
-        }
-        let text = self.failure.as_deref().unwrap_or("not connected yet");
-        Some(format!("{}: {text}", self.replica.address))
+        self.why_down().map(|text| format!("{}: {text}", self.replica.address))
+    }
+
+    /// The same without its address.
+    pub(super) fn why_down(&self) -> Option<&str> {
+        (!self.is_up()).then(|| self.failure.as_deref().unwrap_or("not connected yet"))
+    }
+
+    /// Whether the replica let this client in at no time since it refused it, and said so.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Whether something runs there that did not let us in.
@@ -164,6 +173,7 @@ impl Connection {
             if open.handshake_deadline.is_none() {
                 self.backoff.reset();
                 self.failure = None;
+                self.is_refused = false;
             }
             received?;
             open.write(context)?;
@@ -211,6 +221,7 @@ impl Connection {
         }
         self.is_kept_out = matches!(&self.state, State::Open(open) if !open.link.is_up())
             && !matches!(error, LinkError::Expired);
+        self.is_refused = matches!(error, LinkError::Refused(_) | LinkError::Tls(_));
         let is_closed = matches!(error, LinkError::Closed | LinkError::Io(_));
         let text = match self.is_kept_out && is_closed {
             true => format!(

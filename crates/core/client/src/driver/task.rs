@@ -76,6 +76,24 @@ pub(super) struct Task {
     closed: Option<oneshot::Sender<()>>,
 }
 
+/// Whether it is of interest who is not there.
+fn is_late(reason: &Refusal) -> bool {
+    matches!(reason, Refusal::DeadlinePassed | Refusal::Unreachable | Refusal::KeptOut)
+}
+
+/// Addresses by why nothing comes of them: what is so of many is said once.
+fn by_reason(failures: &[(&str, &str)]) -> String {
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (address, why) in failures {
+        match by_reason.iter_mut().find(|(known, _)| known == why) {
+            Some((_, addresses)) => addresses.push(address),
+            None => by_reason.push((why, vec![address])),
+        }
+    }
+    let text = |(why, addresses): (&str, Vec<&str>)| format!("{}: {why}", addresses.join(", "));
+    by_reason.into_iter().map(text).collect::<Vec<_>>().join("; ")
+}
+
 impl Task {
     pub(super) fn new(
         core: ClientCore,
@@ -130,6 +148,9 @@ impl Task {
                 return Poll::Ready(());
             }
             self.poll_connections(context, now);
+            if self.connections.iter().all(Connection::is_refused) {
+                self.core.on_refused_by_all();
+            }
             self.core.on_tick(self.core_time(now));
             self.look_for_callers(now);
             self.core.flush(self.core_time(now));
@@ -289,7 +310,7 @@ impl Task {
         let answer = match result {
             CallResult::Completed(reply) => Ok(reply),
             CallResult::Refused(reason) => {
-                let late = matches!(reason, Refusal::DeadlinePassed | Refusal::Unreachable);
+                let late = is_late(&reason);
                 Err(CallError::Refused { reason, detail: self.detail(late) })
             }
             CallResult::Indeterminate(reason) => {
@@ -304,7 +325,7 @@ impl Task {
     fn answer_session(&mut self, id: CallId, result: Result<u64, Refusal>) {
         let Some(caller) = self.session_callers.remove(&id) else { return };
         let answer = result.map_err(|reason| {
-            let late = matches!(reason, Refusal::DeadlinePassed | Refusal::Unreachable);
+            let late = is_late(&reason);
             CallError::Refused { reason, detail: self.detail(late) }
         });
         let _ = caller.send(answer);
@@ -326,15 +347,17 @@ impl Task {
 
     /// For a call that ran out of time: which replicas cannot be reached, and why.
     fn detail(&self, late: bool) -> String {
-        let failures: Vec<String> =
-            self.connections.iter().filter_map(Connection::failure).collect();
+        let failures = self.connections.iter().filter_map(|connection| {
+            Some((connection.replica().address.as_str(), connection.why_down()?))
+        });
+        let failures: Vec<(&str, &str)> = failures.collect();
         let (all, down) = (self.connections.len(), failures.len());
         if !late || down == 0 {
             String::new()
         } else if down == all {
-            format!("; no replica reachable: {}", failures.join("; "))
+            format!("; no replica reachable: {}", by_reason(&failures))
         } else {
-            format!("; {} of {all} replicas reachable: {}", all - down, failures.join("; "))
+            format!("; {} of {all} replicas reachable: {}", all - down, by_reason(&failures))
         }
     }
 

@@ -62,6 +62,9 @@ const ZEROS_BYTES: u64 = 256 * 1024;
 /// end of the log of which only the groups themselves tell.
 const MARKS_GROUPS: u64 = 128;
 
+/// So many free files go with each truncation, where there are more than are needed: removing a large file takes its time.
+const LET_GO: usize = 2;
+
 /// Why the log did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -144,6 +147,8 @@ pub struct Log<D> {
     first: bool,
     // Groups since the marks were flushed.
     unmarked: u64,
+    // How many files were in use when it was truncated the last two times.
+    in_use: [usize; 2],
     poisoned: bool,
 }
 
@@ -169,14 +174,26 @@ impl<D: Disk> Log<D> {
     ///
     /// # Errors
     /// As [`Log::append`].
+    ///
+    /// Of the free files that are more than the log needed the last two times, [`LET_GO`] are removed: what a large state or a long
+    /// absence took comes back to the disk.
     pub fn truncate_below(&mut self, slot: Slot) -> Result<(), LogError> {
         let rest = self.files.len().saturating_sub(1);
         let count = self.files.iter().take(rest).take_while(|file| file.slots <= slot).count();
-        if count == 0 {
+        self.in_use = [self.files.len(), self.in_use[0]];
+        let needed = self.in_use.into_iter().max().unwrap_or_default();
+        let excess = (self.free.len() + count).saturating_sub(needed).min(LET_GO);
+        if count == 0 && (excess == 0 || !self.is_written()) {
             return Ok(());
         }
-        let count = count.saturating_add(seeded!(TruncatedTooFar).into()).min(rest);
+        let more = count > 0 && seeded!(TruncatedTooFar);
+        let count = count.saturating_add(more.into()).min(rest);
         self.guarded(|log| {
+            for _ in 0..excess {
+                if let Some(name) = log.free.pop() {
+                    log.disk.remove(&name)?;
+                }
+            }
             for _ in 0..count {
                 if let Some(file) = log.files.pop_front() {
                     log.free_file(file.use_number, file.size_bytes)?;

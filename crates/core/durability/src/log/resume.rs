@@ -76,6 +76,7 @@ impl<D: Disk> Log<D> {
             builder: GroupBuilder::new(&key),
             first: true,
             unmarked: 0,
+            in_use: [0; 2],
             poisoned: false,
         }
     }

@@ -53,6 +53,14 @@ pub struct Found {
     pub lost: Option<Slot>,
 }
 
+impl Found {
+    /// The last slot of which something is in the log.
+    #[must_use]
+    pub fn last_slot(&self) -> Slot {
+        self.records.iter().filter_map(Record::slot).max().unwrap_or_default()
+    }
+}
+
 /// What a replica starts from.
 pub struct Boot {
     /// Which replica.
@@ -317,6 +325,7 @@ impl Node {
             roll_calls: Default::default(),
             differences: Differences::default(),
             fullness: Default::default(),
+            space: Default::default(),
             transfer: Transfer::new(found.state_from, boot.state_transfer),
             past,
             ticked_ms: 0,

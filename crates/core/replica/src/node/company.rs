@@ -9,7 +9,7 @@
 use super::{Node, Output, Peer, State};
 use perdura_agreement::Now;
 use perdura_protocol::message::Message;
-use perdura_protocol::vitals::{Condition, Echo, Program, Vitals};
+use perdura_protocol::vitals::{Condition, DiskSpace, Echo, Program, Vitals};
 use perdura_protocol::{Faults, ReplicaId, Slot, View, limits, seeded};
 use std::fmt::Write;
 
@@ -18,6 +18,12 @@ const VITALS_MS: u64 = 1_000;
 
 /// What takes longer to the disk is slow, milliseconds: time-outs begin to follow it at twice that.
 const SLOW_MS: u64 = 125;
+
+/// A write to the log that has been under way for longer hangs, milliseconds: a disk of any kind comes back sooner, or tells of an error.
+pub(super) const STALLED_MS: u64 = 2_000;
+
+/// A disk hangs only if it is so many times slower than what others measure: where all are slow nobody is to blame, and any leader as good.
+const STALLED_TIMES: u64 = 4;
 
 /// Who has not been heard of for this long is not there; over slow links it takes four round trips.
 const PATIENCE_MS: u64 = 2_000;
@@ -57,6 +63,12 @@ impl Member {
         Some(offset.signum() * certain)
     }
 
+    /// How long its log has not come back, by its own word, milliseconds; 0 if it has.
+    fn stalled_ms(&self) -> u64 {
+        let said = self.vitals.as_ref().map_or(0, |(vitals, _)| u64::from(vitals.stalled_ms));
+        if said >= STALLED_MS { said } else { 0 }
+    }
+
     fn is_heard(&self, now_ms: u64) -> bool {
         let patience_ms = if seeded!(NeverMissed) { u64::MAX / 2 } else { self.patience_ms() };
         self.heard_ms.is_some_and(|heard| now_ms <= heard + patience_ms)
@@ -91,6 +103,8 @@ struct Told {
     // Whether its own clock is wrong, and whether it hears of too few.
     own_clock: bool,
     alone: bool,
+    // Whether its disk hangs, and whose else.
+    stalled: u32,
 }
 
 /// A member as another one sees it.
@@ -115,12 +129,14 @@ pub struct MemberReport {
 pub struct CompanyReport {
     /// All but itself.
     pub members: Vec<MemberReport>,
-    /// How many it hears of, itself included.
+    /// How many it hears of that could vote, itself included.
     pub hears: usize,
     /// How many it needs to be ready: r + m + 1.
     pub needs: usize,
     /// How long records take to its own disk, milliseconds.
     pub flush_ms: u32,
+    /// How long a write to its own log has not come back, milliseconds; 0 while none hangs.
+    pub stalled_ms: u32,
     /// A round trip to as many others as it takes to decide anything, milliseconds.
     pub trip_ms: u32,
     /// How far its own clock is ahead of those of more than u others, milliseconds, or behind them; 0 where
@@ -130,6 +146,14 @@ pub struct CompanyReport {
     pub max_skew_ms: u64,
 }
 
+impl MemberReport {
+    /// How long its log has not come back, by its own word, milliseconds; 0 while none hangs.
+    #[must_use]
+    pub fn stalled_ms(&self) -> u64 {
+        self.vitals.as_ref().map_or(0, |vitals| u64::from(vitals.stalled_ms))
+    }
+}
+
 impl CompanyReport {
     /// Whether its clock is so wrong that its proposals find no votes, and its votes no proposals.
     #[must_use]
@@ -137,17 +161,19 @@ impl CompanyReport {
         self.clock_ahead_ms.unsigned_abs() > self.max_skew_ms
     }
 
-    /// Whom it does not hear of, in words.
+    /// Whom it cannot count on, and why, in words.
     #[must_use]
-    pub fn unheard(&self) -> String {
+    pub fn missing(&self) -> String {
         let mut text = String::new();
-        for member in self.members.iter().filter(|member| !member.heard) {
+        for member in &self.members {
             let comma = if text.is_empty() { "" } else { ", " };
+            let stalled_ms = member.stalled_ms();
+            let id = member.id;
             let _ = match member.silent_ms {
-                Some(ms) => {
-                    write!(text, "{comma}{} for {}.{} s", member.id, ms / 1000, ms % 1000 / 100)
-                }
-                None => write!(text, "{comma}{} since the start", member.id),
+                _ if member.heard && stalled_ms == 0 => Ok(()),
+                _ if member.heard => write!(text, "{comma}{id} (its disk hangs)"),
+                Some(ms) => write!(text, "{comma}{id} (not heard of for {})", seconds(ms)),
+                None => write!(text, "{comma}{id} (not heard of since the start)"),
             };
         }
         text
@@ -159,6 +185,12 @@ impl CompanyReport {
 pub fn offset_text(ms: i64) -> String {
     let (way, ms) = (if ms < 0 { "behind" } else { "ahead of" }, ms.unsigned_abs());
     format!("{}.{:03} s {way}", ms / 1000, ms % 1000)
+}
+
+/// Milliseconds as seconds, in words.
+#[must_use]
+pub fn seconds(ms: u64) -> String {
+    format!("{}.{} s", ms / 1000, ms % 1000 / 100)
 }
 
 /// What a replica hears of the others.
@@ -174,8 +206,9 @@ pub(super) struct Company {
     told: Told,
     // As it was measured last.
     ahead_ms: i64,
-    // How long records take to the disk here, and a round trip, as of the last tick.
+    // How long records take to the disk here, how long one hangs, and a round trip, as of the last tick.
     flush_ms: u32,
+    stalled_ms: u32,
     trip_ms: u32,
 }
 
@@ -192,6 +225,7 @@ impl Company {
             told: Told::default(),
             ahead_ms: 0,
             flush_ms: 0,
+            stalled_ms: 0,
             trip_ms: 0,
         }
     }
@@ -239,6 +273,27 @@ impl Company {
 
     fn heard(&self, now_ms: u64) -> impl Iterator<Item = (ReplicaId, &Member)> {
         self.others().filter(move |(_, member)| member.is_heard(now_ms))
+    }
+
+    /// Those that are heard of, and could vote by their own word.
+    fn able(&self, now_ms: u64) -> impl Iterator<Item = (ReplicaId, &Member)> {
+        let counts = |member: &Member| member.stalled_ms() == 0 || seeded!(StalledCounts);
+        self.heard(now_ms).filter(move |(_, member)| counts(member))
+    }
+
+    /// Whether a write to its own log does not come back.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled_ms > 0
+    }
+
+    /// Whose disks hang, this one's too: bit i is replica i. Each by its own word, which is against itself; and none where it takes others as long.
+    fn stalled(&self, now_ms: u64) -> u32 {
+        let own = (self.me, u64::from(self.stalled_ms));
+        let others = self.heard(now_ms).map(|(id, member)| (id, member.stalled_ms()));
+        let hangs = |(id, ms): &(ReplicaId, u64)| {
+            *ms > 0 && *ms >= STALLED_TIMES * self.pace_ms(now_ms, *id)
+        };
+        others.chain([own]).filter(hangs).fold(0, |bits, (id, _)| bits | 1 << id.0)
     }
 
     /// A round trip to as many others as it takes to decide anything, the nearest ones, milliseconds.
@@ -298,9 +353,10 @@ impl Company {
         };
         CompanyReport {
             members: self.others().map(member).collect(),
-            hears: 1 + self.heard(now_ms).count(),
+            hears: 1 + self.able(now_ms).count(),
             needs: self.faults.responsive(),
             flush_ms: self.flush_ms,
+            stalled_ms: self.stalled_ms,
             trip_ms: self.trip_ms,
             clock_ahead_ms: self.clock_ahead_ms(now_ms),
             max_skew_ms: self.max_skew_ms,
@@ -314,7 +370,7 @@ impl Company {
     /// Whether it hears of enough members to have anything decided.
     pub fn is_enough(&self, now_ms: u64) -> bool {
         let needed = self.faults.responsive() - usize::from(seeded!(ReadyByOneLess));
-        1 + self.heard(now_ms).count() >= needed
+        1 + self.able(now_ms).count() >= needed
     }
 
     fn hears(&self, now_ms: u64) -> u32 {
@@ -333,8 +389,10 @@ impl Company {
         let own_clock = far(self.told.own_clock, ahead);
         let alone_since = *self.since_ms.get_or_insert(now_ms) + PATIENCE_MS;
         let alone = !self.is_enough(now_ms) && now_ms >= alone_since;
-        let before = std::mem::replace(&mut self.told, Told { own_clock, alone });
-        let mut news = Vec::new();
+        let stalled = self.stalled(now_ms) | u32::from(self.is_stalled()) << self.me.0;
+        let now = Told { own_clock, alone, stalled };
+        let before = std::mem::replace(&mut self.told, now);
+        let mut news = self.news_of_disks(before.stalled, stalled);
         if own_clock && !before.own_clock {
             news.push(format!(
                 "the clock of this replica is {} those of the others: set it, and see why it was not kept right. Until \
@@ -348,16 +406,37 @@ impl Company {
             self.blame(now_ms, &mut news);
         }
         if before.alone && !alone {
-            news.push("enough members are heard of again".to_owned());
+            news.push("enough members are there again".to_owned());
         } else if alone && !before.alone {
             let report = self.report(now_ms);
-            let (unheard, needs) = (report.unheard(), report.needs);
+            let (missing, needs) = (report.missing(), report.needs);
             news.push(format!(
-                "too few members are heard of: {} with this one, and {needs} are needed. Nothing is heard of {unheard}",
+                "too few members are there: {} with this one, and {needs} are needed. Missing: {missing}",
                 report.hears
             ));
         }
         news
+    }
+
+    /// Which disks began to hang, and which came back.
+    fn news_of_disks(&self, before: u32, now: u32) -> Vec<String> {
+        let all = (0u8..).map(ReplicaId).zip(&self.members);
+        let changed = all.filter(|(id, _)| (before ^ now) >> id.0 & 1 == 1);
+        let line = |(id, member): (ReplicaId, &Member)| match (id == self.me, now >> id.0 & 1 == 1)
+        {
+            (true, true) => format!(
+                "a write to the log has been under way for {}: the disk under the data directory hangs. Until it comes back this replica \
+                 votes for nothing, is not ready, and leads nobody; see to the disk",
+                seconds(u64::from(self.stalled_ms))
+            ),
+            (true, false) => "the disk under the data directory has come back".to_owned(),
+            (false, true) => format!(
+                "the disk of replica {id} hangs: a write to its log has been under way for {}. It is not counted on",
+                seconds(member.stalled_ms())
+            ),
+            (false, false) => format!("the disk of replica {id} hangs no more, or it is gone"),
+        };
+        changed.map(line).collect()
     }
 
     /// Other clocks that are wrong, and those that are right again. A liar's may be both in turns, and is told of now and then.
@@ -390,15 +469,21 @@ impl Node {
         let longest = self.appending.longest_ms(now_ms);
         let company = &mut self.company;
         company.flush_ms = u32::try_from(longest).unwrap_or(u32::MAX);
+        let oldest = self.appending.oldest_ms(now_ms);
+        let hangs = oldest >= STALLED_MS;
+        company.stalled_ms = if hangs { u32::try_from(oldest).unwrap_or(u32::MAX) } else { 0 };
         company.trip_ms = company.measured_trip_ms(now_ms);
         self.agreement.set_pace(company.pace_ms(now_ms, self.agreement.leader()));
+        let stalled = if seeded!(StalledLeads) { 0 } else { company.stalled(now_ms) };
+        self.agreement.set_stalled(stalled);
         // A disk that gets slow is told of at once, for the others' time-outs run.
         let slower = longest >= SLOW_MS && longest >= 2 * u64::from(company.told_flush_ms);
         if !slower && company.told_ms.is_some_and(|told| now_ms < told + VITALS_MS) {
             return;
         }
         let (bytes, limit) = (self.machine.state_bytes(), self.machine.state_limit_bytes());
-        let news = company.news(now_ms).into_iter().chain(self.fullness.look(bytes, limit));
+        let of_room = self.fullness.look(bytes, limit).into_iter().chain(self.space.look());
+        let news = company.news(now_ms).into_iter().chain(of_room);
         self.outputs.extend(news.map(Output::Notice));
         company.told_ms = Some(now_ms);
         company.told_flush_ms = company.flush_ms;
@@ -415,14 +500,21 @@ impl Node {
         }
     }
 
+    /// Room on its disk, as whoever drives it measured.
+    pub fn set_space(&mut self, space: DiskSpace) {
+        self.space.set(space);
+    }
+
     /// How this replica is.
     pub(super) fn vitals(&self, now: Now) -> Vitals {
         let condition = match self.state() {
             State::Active => Condition::Active,
             State::Waiting => Condition::Waiting,
-            State::Recovering | State::Repairing | State::Diverged | State::Stopped => {
-                Condition::Recovering
-            }
+            State::Recovering
+            | State::Stalled
+            | State::Repairing
+            | State::Diverged
+            | State::Stopped => Condition::Recovering,
         };
         let (view, decided): (View, Slot) = (self.agreement.view(), self.agreement.delivered());
         Vitals {
@@ -434,7 +526,9 @@ impl Node {
             decided,
             hears: self.company.hears(now.monotonic_ms),
             flush_ms: self.company.flush_ms,
+            stalled_ms: self.company.stalled_ms,
             trip_ms: self.company.trip_ms,
+            space: self.space.known(),
             program: Program::new(env!("CARGO_PKG_VERSION")),
             clock_wrong: self.company.is_clock_wrong(now.monotonic_ms),
             differing: self.difference().map(|found| found.certifiable),
@@ -444,208 +538,4 @@ impl Node {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use perdura_protocol::Time;
-
-    const NOW: Now = Now { monotonic_ms: 100_000, wall: Time(5_000_000) };
-
-    fn company(u: u8, r: u8) -> Company {
-        let faults = Faults::new(u, r).unwrap();
-        Company::new(ReplicaId(0), faults, 500)
-    }
-
-    fn says(company: &mut Company, from: u8, offset_ms: i64) {
-        company.on_status(NOW, ReplicaId(from));
-        let wall = Time(NOW.wall.0.saturating_add_signed(offset_ms - 20));
-        let answers = Some(Echo { sent_ms: NOW.monotonic_ms - 140, held_ms: 100 });
-        let vitals = Vitals { sent_ms: 1, wall, answers, ..Vitals::default() };
-        company.on_vitals(NOW, ReplicaId(from), vitals);
-    }
-
-    fn after(ms: u64) -> u64 {
-        NOW.monotonic_ms + ms
-    }
-
-    #[test]
-    fn who_was_not_heard_of_for_two_seconds_is_missed() {
-        let mut company = company(1, 0);
-        assert!(!company.is_enough(after(0)));
-        let report = company.report(after(0));
-        assert_eq!((report.hears, report.needs), (1, 2));
-        assert_eq!(report.unheard(), "1 since the start, 2 since the start");
-        company.on_status(NOW, ReplicaId(2));
-        assert!(company.is_enough(after(PATIENCE_MS)));
-        assert!(!company.is_enough(after(PATIENCE_MS + 1)));
-        assert_eq!(company.report(after(2500)).unheard(), "1 since the start, 2 for 2.5 s");
-    }
-
-    #[test]
-    fn what_was_overtaken_tells_of_no_member() {
-        let mut company = company(1, 0);
-        let flushes = |company: &Company| {
-            company.members[1].vitals.as_ref().map(|(vitals, _)| vitals.flush_ms)
-        };
-        for (sent_ms, flush_ms, kept) in [(7, 90, 90), (5, 4, 90), (7, 80, 80), (8, 5, 5)] {
-            let vitals = Vitals { sent_ms, flush_ms, ..Vitals::default() };
-            company.on_vitals(NOW, ReplicaId(1), vitals);
-            assert_eq!(flushes(&company), Some(kept));
-        }
-        // Another process may count from anywhere.
-        company.on_link_down(ReplicaId(1));
-        company.on_vitals(NOW, ReplicaId(1), Vitals::default());
-        assert_eq!(flushes(&company), Some(0));
-    }
-
-    #[test]
-    fn over_slow_links_patience_is_four_round_trips() {
-        let mut company = company(1, 0);
-        company.on_status(NOW, ReplicaId(1));
-        let answers = Some(Echo { sent_ms: NOW.monotonic_ms - 1_500, held_ms: 500 });
-        company.on_vitals(NOW, ReplicaId(1), Vitals { answers, ..Vitals::default() });
-        assert!(company.is_enough(after(4_000)) && !company.is_enough(after(4_001)));
-    }
-
-    #[test]
-    fn a_clock_is_measured_in_the_middle_of_a_round_trip() {
-        let mut company = company(1, 0);
-        says(&mut company, 1, 300);
-        let report = company.report(after(0));
-        assert_eq!(
-            (report.members[0].trip_ms, report.members[0].clock_offset_ms),
-            (Some(40), Some(280)),
-            "20 ms of it may be the way's"
-        );
-    }
-
-    #[test]
-    fn what_may_have_gone_by_on_the_way_is_no_offset() {
-        let mut company = company(1, 0);
-        for id in [1, 2] {
-            company.on_status(NOW, ReplicaId(id));
-            let answers = Some(Echo { sent_ms: NOW.monotonic_ms - 5_000, held_ms: 0 });
-            let wall = Time(NOW.wall.0 - 5_000);
-            company.on_vitals(NOW, ReplicaId(id), Vitals { wall, answers, ..Vitals::default() });
-        }
-        let report = company.report(after(0));
-        assert_eq!((report.members[0].clock_offset_ms, report.clock_ahead_ms), (Some(0), 0));
-        assert!(company.news(after(0)).is_empty());
-    }
-
-    #[test]
-    fn more_than_u_others_say_that_a_clock_is_wrong() {
-        let mut company = company(1, 0);
-        says(&mut company, 1, -3_600_000);
-        assert_eq!(company.report(after(0)).clock_ahead_ms, 0, "one of the two is wrong");
-        assert_eq!(company.news(after(0)).len(), 1, "the other clock");
-        says(&mut company, 2, -3_600_000);
-        let report = company.report(after(0));
-        assert_eq!(report.clock_ahead_ms, 3_600_000 - 20);
-        assert!(report.is_clock_wrong());
-        let news = company.news(after(0));
-        assert!(news[0].contains("3599.980 s ahead of"), "{news:?}");
-        assert_eq!(news.len(), 1, "no other clock is called wrong then");
-        assert!(company.news(after(0)).is_empty(), "it is said once");
-        says(&mut company, 1, 10);
-        says(&mut company, 2, -10);
-        assert_eq!(company.news(after(0)).len(), 1);
-    }
-
-    #[test]
-    fn a_wrong_clock_is_not_right_because_others_are_gone() {
-        let mut company = company(1, 0);
-        says(&mut company, 1, -3_600_000);
-        says(&mut company, 2, -3_600_000);
-        company.news(after(0));
-        // Replica 1 dies, and later all are silent.
-        company.on_link_down(ReplicaId(1));
-        assert!(company.report(after(0)).is_clock_wrong() && company.news(after(0)).is_empty());
-        assert!(company.report(after(60_000)).is_clock_wrong());
-        // It is set right: one that is there says so.
-        says(&mut company, 2, 0);
-        assert!(!company.report(after(0)).is_clock_wrong());
-        assert!(company.news(after(0))[0].contains("agrees with the others' again"));
-    }
-
-    #[test]
-    fn what_waited_for_long_before_it_was_read_tells_of_no_clock() {
-        let mut company = company(1, 0);
-        for id in [1, 2] {
-            company.on_status(NOW, ReplicaId(id));
-            let answers = Some(Echo { sent_ms: NOW.monotonic_ms - 60_000, held_ms: 0 });
-            let wall = Time(NOW.wall.0 - 60_000);
-            company.on_vitals(NOW, ReplicaId(id), Vitals { wall, answers, ..Vitals::default() });
-        }
-        assert_eq!(company.report(after(0)).members[0].clock_offset_ms, None);
-        assert!(company.news(after(0)).is_empty());
-    }
-
-    #[test]
-    fn who_changes_its_clock_all_the_time_is_told_of_now_and_then() {
-        let mut company = company(1, 1);
-        let mut told = 0;
-        for second in 0..240u64 {
-            says(&mut company, 1, if second % 2 == 0 { 9_000 } else { 0 });
-            told += company.news(NOW.monotonic_ms + 1_000 * (second % 2) + second).len();
-        }
-        assert!(told <= 2, "{told}");
-    }
-
-    #[test]
-    fn u_wrong_clocks_do_not_make_another_one_wrong() {
-        for (u, r) in [(1, 0), (1, 1), (2, 1), (2, 2), (3, 1)] {
-            let mut company = company(u, r);
-            let n = company.faults.n() as u8;
-            for id in 1..n {
-                says(&mut company, id, if id <= u { 9_000_000 } else { 0 });
-            }
-            assert_eq!(company.report(after(0)).clock_ahead_ms, 0, "{u} {r}");
-            says(&mut company, u + 1, 9_000_000);
-            assert_eq!(company.report(after(0)).clock_ahead_ms, -8_999_980, "{u} {r}");
-        }
-    }
-
-    #[test]
-    fn time_outs_follow_what_r_and_one_more_say_and_never_the_leader() {
-        let said = |paces: &[(u8, u32)], (u, r): (u8, u8)| {
-            let mut company = company(u, r);
-            for (id, flush_ms) in paces {
-                company.on_status(NOW, ReplicaId(*id));
-                let vitals = Vitals { flush_ms: *flush_ms, trip_ms: 1, ..Vitals::default() };
-                company.on_vitals(NOW, ReplicaId(*id), vitals);
-            }
-            company.pace_ms(after(0), ReplicaId(1))
-        };
-        assert_eq!(said(&[(1, 900)], (1, 0)), 0);
-        assert_eq!(said(&[(1, 900), (2, 300)], (1, 0)), 301);
-        assert_eq!(said(&[(1, 900), (2, u32::MAX)], (1, 1)), 0, "one may lie");
-        assert_eq!(said(&[(1, 900), (2, u32::MAX), (3, 300)], (1, 1)), 301);
-    }
-
-    /// It was cut off, and comes back on the same link: what it said then tells nothing of now.
-    #[test]
-    fn what_a_member_said_long_ago_lengthens_nothing() {
-        let mut company = company(1, 0);
-        let vitals = Vitals { flush_ms: 300, ..Vitals::default() };
-        company.on_vitals(NOW, ReplicaId(2), vitals);
-        for (ms, pace_ms) in [(0, 300), (PACE_KEPT_MS, 300), (PACE_KEPT_MS + 1, 0)] {
-            let now = Now { monotonic_ms: NOW.monotonic_ms + ms, ..NOW };
-            company.on_status(now, ReplicaId(2));
-            assert_eq!(company.pace_ms(now.monotonic_ms, ReplicaId(1)), pace_ms, "{ms} ms");
-        }
-    }
-
-    #[test]
-    fn claims_beyond_measure_are_bounded() {
-        let mut company = company(1, 0);
-        company.on_status(NOW, ReplicaId(1));
-        for (wall, sent_ms, held_ms) in [(u64::MAX, 0, 0), (0, u64::MAX, u64::MAX)] {
-            let answers = Some(Echo { sent_ms, held_ms });
-            let vitals = Vitals { wall: Time(wall), answers, ..Vitals::default() };
-            company.on_vitals(NOW, ReplicaId(1), vitals);
-            let report = company.report(after(0));
-            assert!(report.members[0].trip_ms <= Some(LONGEST_TRIP_MS));
-            company.news(after(0));
-        }
-    }
-}
+mod tests;

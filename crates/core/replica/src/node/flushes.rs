@@ -43,8 +43,12 @@ impl Flushes {
     /// The longest of the last seconds, and of what is under way.
     pub fn longest_ms(&mut self, now_ms: u64) -> u64 {
         self.turn(now_ms);
-        let oldest = self.under_way.front().map_or(0, |one| now_ms.saturating_sub(one.2));
-        oldest.max(self.longest_ms).max(self.before_ms)
+        self.oldest_ms(now_ms).max(self.longest_ms).max(self.before_ms)
+    }
+
+    /// For how long the oldest that is under way has been.
+    pub fn oldest_ms(&self, now_ms: u64) -> u64 {
+        self.under_way.front().map_or(0, |one| now_ms.saturating_sub(one.2))
     }
 }
 
@@ -59,11 +63,11 @@ mod tests {
         assert_eq!(flushes.longest_ms(start), 0);
         flushes.begin(1, 10, start);
         flushes.begin(2, 12, start + 30);
-        assert_eq!(flushes.longest_ms(start + 40), 40);
+        assert_eq!((flushes.longest_ms(start + 40), flushes.oldest_ms(start + 40)), (40, 40));
         assert_eq!(flushes.end(1, start + 50), Some(10));
         assert_eq!(flushes.end(1, start + 50), None);
         assert_eq!(flushes.end(2, start + 51), Some(12));
-        assert_eq!(flushes.longest_ms(start + RECENT_MS), 50);
+        assert_eq!((flushes.longest_ms(start + RECENT_MS), flushes.oldest_ms(start + 60)), (50, 0));
         flushes.begin(3, 13, start + RECENT_MS + 60);
         assert_eq!(flushes.end(3, start + RECENT_MS + 62), Some(13));
         assert_eq!(flushes.longest_ms(start + 2 * RECENT_MS), 2);

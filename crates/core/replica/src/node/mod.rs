@@ -13,7 +13,7 @@
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
-//! what of that makes a replica ready, `roll_calls` clients that ask for that, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit; `report` what an operator sees.
+//! what of that makes a replica ready, `roll_calls` clients that ask for that, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit, `space` how full the disk is; `report` what an operator sees.
 
 mod attesting;
 mod backlog;
@@ -38,6 +38,7 @@ mod restoring;
 mod roll_calls;
 mod serving;
 mod shares;
+mod space;
 mod stages;
 mod transfer;
 mod unexecuted;
@@ -46,7 +47,7 @@ mod waiting;
 pub use backlog::{BACKLOG_BYTES, NOTE_BYTES};
 pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
-pub use company::{CompanyReport, MemberReport, offset_text};
+pub use company::{CompanyReport, MemberReport, offset_text, seconds};
 pub use differences::Difference;
 pub use egress::{CLIENT_REPLY_BYTES, WAITING_REPLIES};
 pub use fetching::StateTransfer;
@@ -84,6 +85,7 @@ use reads::{Pace, WaitingRead};
 use roll_calls::RollCalls;
 use serving::Past;
 use shares::{Overdue, Shares};
+use space::Space;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
 use unexecuted::Delivery;
@@ -317,6 +319,7 @@ pub struct Node {
     boots: Boots,
     differences: Differences,
     fullness: Fullness,
+    space: Space,
     transfer: Transfer,
     past: BTreeMap<Slot, Past>,
     ticked_ms: u64,

@@ -6,6 +6,7 @@ use super::differences::Difference;
 use super::questions::Asker;
 use perdura_agreement::{HeldMemory, Mode};
 use perdura_execution::{AnyService, Machine, Measure, Service};
+use perdura_protocol::vitals::DiskSpace;
 use perdura_protocol::{Digest, ReplicaId, Slot, Versions, View};
 
 /// Counted since the process started.
@@ -92,6 +93,8 @@ pub enum State {
     Recovering,
     /// It would take part, and hears of too few members.
     Waiting,
+    /// A write to its log does not come back: it votes for nothing, and leads nobody.
+    Stalled,
     /// Its state differed from a certified one; it begins anew from what is certified.
     Repairing,
     /// Its state differs from a certified one, and it has stopped.
@@ -108,6 +111,7 @@ impl State {
             State::Active => "active",
             State::Recovering => "recovering",
             State::Waiting => "waiting",
+            State::Stalled => "stalled",
             State::Repairing => "repairing",
             State::Diverged => "diverged",
             State::Stopped => "stopped",
@@ -185,6 +189,8 @@ pub struct Report {
     pub company: CompanyReport,
     /// Different states that replicas signed, if no later one was certified since.
     pub difference: Option<Difference>,
+    /// Room on its disk, where that was measured.
+    pub space: Option<DiskSpace>,
     /// What rule A6 bounds.
     pub held: Held,
     /// Counted since the start.
@@ -224,6 +230,7 @@ impl Node {
             pace_ms: self.agreement.pace_ms(),
             company: self.company.report(self.ticked_ms),
             difference: self.difference().cloned(),
+            space: self.space.known(),
             held: self.held(),
             counters: Counters {
                 replies_let_go: self.egress.let_go(),
@@ -247,6 +254,7 @@ impl Node {
             && !self.agreement.is_far_behind();
         match (self.counters.diverged, self.company.is_enough(self.ticked_ms)) {
             (true, _) => State::Diverged,
+            _ if self.company.is_stalled() => State::Stalled,
             (false, false) => State::Waiting,
             (false, true) if works => State::Active,
             (false, true) => State::Recovering,

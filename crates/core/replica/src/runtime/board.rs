@@ -1,10 +1,11 @@
 //! What a server's HTTP port answers, for all of its members: each one's status by its partition, and whether all of them are well.
 
 use super::http::{
-    JSON, NO_SUCH_PATH, PROMETHEUS, Shared, Snapshot, stands_still, state_of, status, text,
-    why_not_ready, with_type,
+    JSON, NO_SUCH_PATH, PROMETHEUS, Shared, Snapshot, stands_still, standstill, state_of, status,
+    text, why_not_ready, with_type,
 };
 use super::metrics::{self, OfServer};
+use super::starting::Starting;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Response, StatusCode};
@@ -12,6 +13,7 @@ use perdura_protocol::PartitionId;
 use perdura_transport::DoormanStats;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// A member, as the HTTP thread sees it.
 struct Member {
@@ -85,7 +87,10 @@ impl Board {
     pub(super) fn answer(&self, path: &str) -> Response<Full<Bytes>> {
         match path {
             "/healthz" => all_are(self.unwell(), "ok\n"),
-            "/readyz" => all_are(self.complaints(&unready), "ready\n"),
+            "/readyz" => {
+                let unready = self.complaints(&unready, &|starting, now| Some(starting.text(now)));
+                all_are(unready, "ready\n")
+            }
             "/status" => with_type(StatusCode::OK, JSON, format!("{}\n", self.status()).into()),
             "/metrics" => match self.metrics() {
                 Ok(body) => with_type(StatusCode::OK, PROMETHEUS, body.into()),
@@ -97,11 +102,17 @@ impl Board {
 
     /// Who is not well, a line each.
     pub(super) fn unwell(&self) -> Vec<String> {
-        self.complaints(&unhealthy)
+        self.complaints(&unhealthy, &|starting, now| {
+            (!starting.goes_on(now)).then(|| format!("{}, and no further", starting.text(now)))
+        })
     }
 
-    /// What is wrong, a line each.
-    fn complaints(&self, of: &dyn Fn(&Snapshot) -> Option<String>) -> Vec<String> {
+    /// What is wrong, a line each: with those that run, and with those that start.
+    fn complaints(
+        &self,
+        of: &dyn Fn(&Snapshot) -> Option<String>,
+        of_starting: &dyn Fn(&Starting, Instant) -> Option<String>,
+    ) -> Vec<String> {
         let doorman = self.doorman().ended.clone();
         let doorman = doorman.map(|why| format!("no connection is accepted any more: {why}"));
         let members = self.members();
@@ -109,7 +120,7 @@ impl Board {
             let why = match (&member.ended, last(member)) {
                 (Some(why), _) if why.is_empty() => Some("stopped".to_owned()),
                 (Some(why), _) => Some(why.clone()),
-                (None, None) => Some("starting".to_owned()),
+                (None, None) => of_starting(&member.published.starting(), Instant::now()),
                 (None, Some(snapshot)) => of(&snapshot),
             };
             Some(format!("partition {}: {}", member.partition, why?))
@@ -121,7 +132,10 @@ impl Board {
         let member = |member: &Member| {
             let mut said = match last(member) {
                 Some(snapshot) => status(&snapshot),
-                None => serde_json::json!({"state": "starting", "ready": false}),
+                None => {
+                    let why = member.published.starting().text(Instant::now());
+                    serde_json::json!({"state": "starting", "ready": false, "why_not_ready": why})
+                }
             };
             if let Some(why) = &member.ended {
                 said["state"] = "stopped".into();
@@ -154,13 +168,13 @@ impl Board {
 }
 
 fn last(member: &Member) -> Option<Snapshot> {
-    member.published.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    member.published.last()
 }
 
 /// What a diverged or halted one says stays.
 fn unhealthy(snapshot: &Snapshot) -> Option<String> {
     let stalled = || match state_of(snapshot) {
-        "stalled" => "the event loop stands still".to_owned(),
+        "stalled" => standstill(snapshot),
         state => format!("{state}; see its log"),
     };
     stands_still(snapshot).then(stalled)

@@ -14,7 +14,7 @@ use super::keeper::{Completion, Completions};
 use super::pace::{FlushWatch, Pacer, Rhythm};
 use super::panicked;
 use super::reread::Reread;
-use super::worker;
+use super::{watch, worker};
 use crate::node::piece_names;
 use bytes::Bytes;
 use perdura_durability::{CheckpointError, Checkpoints, NewState, Stored};
@@ -145,8 +145,10 @@ impl Orders {
 
     /// Waits so long, or until it has to end.
     fn pause(&self, pause: Duration, ends: impl Fn(&Given) -> bool) {
-        let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !ends(given));
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        watch::pausing(|| {
+            let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !ends(given));
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        });
     }
 }
 
@@ -172,7 +174,7 @@ impl Pace {
     /// Reads something of what is stored. Flushes of the log may take longer meanwhile.
     pub fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
         self.watch.set_checkpoint(true);
-        let read = read();
+        let read = watch::at("reading a checkpoint again", read);
         self.watch.set_checkpoint(false);
         read
     }
@@ -191,13 +193,14 @@ impl Pace {
     /// either has found, services with incremental digests remember.
     fn digest(&self, snapshot: &StateSnapshot) -> Manifest {
         let mut spread = self.rhythm.spread(Instant::now(), snapshot.pieces());
-        snapshot.manifest_in_steps(|| match spread.did(Instant::now()) {
+        let step = || match spread.did(Instant::now()) {
             wait if !wait.is_zero() && !self.orders.given().hurried() => {
                 self.orders.pause(wait, Given::hurried);
                 spread.go_on(Instant::now());
             }
             _ => worker::give_way(),
-        })
+        };
+        watch::at("digesting a state", || snapshot.manifest_in_steps(step))
     }
 
     fn store(
@@ -219,6 +222,7 @@ impl Pace {
             pieces: &pieces,
             content,
             pace: &mut |bytes| {
+                watch::went_on();
                 if self.orders.too_late() {
                     return ControlFlow::Break(());
                 }
@@ -232,7 +236,7 @@ impl Pace {
             },
         };
         self.watch.set_checkpoint(true);
-        let stored = checkpoints.store(state, keep);
+        let stored = watch::at("storing a checkpoint", || checkpoints.store(state, keep));
         self.watch.set_checkpoint(false);
         stored.map(Some)
     }
@@ -242,7 +246,8 @@ impl Pace {
     fn remove_old(&self, checkpoints: &mut Checkpoints<DataDisk>) -> Result<(), CheckpointError> {
         let mut pacer = Pacer::new(0);
         self.watch.set_checkpoint(true);
-        let removed = checkpoints.remove_old(&mut || {
+        let mut step = || {
+            watch::went_on();
             if self.stops() {
                 return ControlFlow::Break(());
             }
@@ -253,7 +258,8 @@ impl Pace {
                 pacer.go_on(Instant::now());
             }
             ControlFlow::Continue(())
-        });
+        };
+        let removed = watch::at("removing old checkpoints", || checkpoints.remove_old(&mut step));
         self.watch.set_checkpoint(false);
         removed.map(|steps| tracing::debug!(steps, "old checkpoints removed"))
     }

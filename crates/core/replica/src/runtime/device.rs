@@ -5,6 +5,7 @@
 //! device would have done it. The device is a queue: it writes at its bandwidth, and each flush takes
 //! its latency. Writes that nobody flushes (`async`) cost nothing until somebody does.
 
+use super::starting::Starting;
 use perdura_durability::{Disk, DiskError};
 use std::fmt;
 use std::str::FromStr;
@@ -104,11 +105,14 @@ impl Queue {
 pub(super) struct Paced<D> {
     disk: D,
     queue: Option<Arc<Mutex<Queue>>>,
+    starting: Starting,
 }
 
 impl<D: Disk> Paced<D> {
-    pub fn new(disk: D, device: Option<LogDevice>) -> Paced<D> {
-        Paced { disk, queue: device.map(|device| Arc::new(Mutex::new(Queue::new(device)))) }
+    /// What is read of it is a part of this start.
+    pub fn new(disk: D, device: Option<LogDevice>, starting: Starting) -> Paced<D> {
+        let queue = device.map(|device| Arc::new(Mutex::new(Queue::new(device))));
+        Paced { disk, queue, starting }
     }
 
     /// The queue, if `name` is of the log.
@@ -142,7 +146,8 @@ impl<D: Disk> Paced<D> {
 
 impl<D: Disk> Disk for Paced<D> {
     fn handle(&self) -> Self {
-        Paced { disk: self.disk.handle(), queue: self.queue.clone() }
+        let (queue, starting) = (self.queue.clone(), self.starting.clone());
+        Paced { disk: self.disk.handle(), queue, starting }
     }
 
     fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
@@ -151,7 +156,9 @@ impl<D: Disk> Disk for Paced<D> {
     }
 
     fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
-        self.disk.read_at(name, offset, buffer)
+        self.disk.read_at(name, offset, buffer)?;
+        self.starting.read(buffer.len() as u64);
+        Ok(())
     }
 
     fn read_through(
@@ -160,7 +167,9 @@ impl<D: Disk> Disk for Paced<D> {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<(), DiskError> {
-        self.disk.read_through(name, offset, buffer)
+        self.disk.read_through(name, offset, buffer)?;
+        self.starting.read(buffer.len() as u64);
+        Ok(())
     }
 
     fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
@@ -262,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_log_alone_is_on_it() {
-        let paced = Paced::new(MemoryDisk::new(), Some(disk()));
+        let paced = Paced::new(MemoryDisk::new(), Some(disk()), Starting::default());
         let is_paced = |name| paced.queue_of(name).is_some();
         assert_eq!(
             ["log/0001", "log", "checkpoint/0001", "superblock"].map(is_paced),
@@ -274,7 +283,7 @@ mod tests {
         assert_eq!(paced.queue_of("log").unwrap().bytes, 100, "its handles share the device");
         other.sync("log/0001").unwrap();
         assert_eq!(paced.queue_of("log").unwrap().bytes, 0);
-        assert!(Paced::new(MemoryDisk::new(), None).queue_of("log").is_none());
+        assert!(Paced::new(MemoryDisk::new(), None, Starting::default()).queue_of("log").is_none());
     }
 
     #[test]

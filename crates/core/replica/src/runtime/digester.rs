@@ -5,7 +5,7 @@
 
 use super::keeper::{Completion, Completions};
 use super::pace::Rhythm;
-use super::worker;
+use super::{watch, worker};
 use perdura_execution::{Manifest, StateSnapshot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,6 +18,9 @@ const QUEUE: usize = 8;
 
 /// Between two parts of a scrub.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// What it is at.
+const DIGESTING: &str = "digesting a state";
 
 enum Job {
     Digest(StateSnapshot),
@@ -122,13 +125,14 @@ impl Digester {
 /// The manifest of a state, digested at leisure unless somebody waits.
 fn digest(snapshot: &StateSnapshot, rhythm: &Rhythm, orders: &Orders) -> Manifest {
     let mut spread = rhythm.spread(Instant::now(), snapshot.pieces());
-    snapshot.manifest_in_steps(|| match spread.did(Instant::now()) {
+    let step = || match spread.did(Instant::now()) {
         wait if !wait.is_zero() && !orders.hurried() => {
-            std::thread::sleep(wait);
+            watch::pausing(|| std::thread::sleep(wait));
             spread.go_on(Instant::now());
         }
         _ => worker::give_way(),
-    })
+    };
+    watch::at(DIGESTING, || snapshot.manifest_in_steps(step))
 }
 
 fn work(
@@ -159,7 +163,8 @@ fn work(
                 Some((snapshot, manifest))
             }
             Ok(Job::Hold(snapshot)) if scrub.is_some() && !orders.stops() => {
-                let manifest = snapshot.manifest_in_steps(worker::give_way);
+                let manifest =
+                    watch::at(DIGESTING, || snapshot.manifest_in_steps(worker::give_way));
                 Some((snapshot, manifest))
             }
             Ok(Job::Hold(_)) | Err(RecvTimeoutError::Timeout) => None,
@@ -172,7 +177,10 @@ fn work(
                 worker::give_way();
                 manifest.verify(index, &snapshot.piece(index))
             };
-            let done = running.go_on(scrubbed.elapsed(), snapshot.pieces(), verify);
+            let (passed, pieces) = (scrubbed.elapsed(), snapshot.pieces());
+            let done = watch::at("holding the state against its digests", || {
+                running.go_on(passed, pieces, verify)
+            });
             scrubbed = Instant::now();
             if let Err(index) = done {
                 completions.push(Completion::StateDamaged(format!(

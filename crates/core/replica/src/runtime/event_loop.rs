@@ -16,12 +16,14 @@ use super::reaper::Reaper;
 use super::repairs::Repairs;
 use super::slowness::Slowness;
 use super::tap::Tap;
+use super::watch::{self, Busy};
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
 use super::{taken_back, worker};
 use crate::node::{Input, Node, NotAdmitted, Now, Output, Peer, Report, Restoration, Stage, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{CheckpointError, Checkpoints, Log, storage};
+use perdura_execution::Asked;
 use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot, View};
 use perdura_transport::Peer as LinkPeer;
@@ -29,9 +31,12 @@ use perdura_transport::{
     Admission, Hello, Hub, HubEvent, Lane, MemberAddress, Misbehaviour, QueueError, Refusal,
     SendError, Stats,
 };
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// The name of its thread among those that are watched.
+const EVENT_LOOP: &str = "event loop";
 
 /// Between two reports to the HTTP thread.
 const REPORT_MS: u64 = 100;
@@ -104,8 +109,7 @@ impl EventLoop {
         shared: Shared,
         repairs: Repairs,
     ) -> EventLoop {
-        let completions =
-            Completions { waiting: Arc::new(Mutex::new(Vec::new())), waker: hub.waker() };
+        let completions = Completions::new(hub.waker());
         let in_memory = config.parameters.durability == Durability::None;
         EventLoop {
             config,
@@ -146,13 +150,21 @@ impl EventLoop {
         checkpoints: Checkpoints<DataDisk>,
         shutdown: &Shutdown,
     ) -> Result<Ended, RunError> {
-        let (watch, rhythm) = (FlushWatch::default(), Rhythm::default());
+        let (flushes, rhythm) = (FlushWatch::default(), Rhythm::default());
         let completions = &self.completions;
+        let _here = completions.watch().enter(EVENT_LOOP);
+        let asked = self.node.machine().asked().clone();
+        completions.watch().tell(move |busy| what_hangs(&asked, busy))?;
         let rate = self.config.checkpoint_bytes_per_s;
-        let keeper =
-            Keeper::start(log, watch.clone(), self.timings.flushes.clone(), completions.clone())?;
+        let keeper = Keeper::start(
+            log,
+            self.config.data.clone(),
+            flushes.clone(),
+            self.timings.flushes.clone(),
+            completions.clone(),
+        )?;
         let scrub = self.config.scrub_interval;
-        let paces = (watch, rhythm.clone());
+        let paces = (flushes, rhythm.clone());
         let checkpointer =
             Checkpointer::start(checkpoints, rate, scrub, paces, completions.clone())?;
         let digester = Digester::start(scrub, rhythm, completions.clone())?;
@@ -166,7 +178,7 @@ impl EventLoop {
             Ok(())
         });
         loop {
-            let round = || self.round(&mut events, &workers);
+            let round = || watch::at("a round", || self.round(&mut events, &workers));
             outcome = outcome.and_then(|()| panicked::catching(round));
             if outcome.is_err() {
                 break;
@@ -211,8 +223,9 @@ impl EventLoop {
     fn leave(self, error: RunError, workers: Workers) -> RunError {
         tracing::error!("{error}");
         // The node is not asked for a report: the service might panic once more.
-        if let Some(last) = &mut *self.shared.lock().unwrap_or_else(PoisonError::into_inner) {
-            last.report = Report { state: State::Stopped, leader: false, ..last.report.clone() };
+        if let Some(mut last) = self.shared.last() {
+            last.report = Report { state: State::Stopped, leader: false, ..last.report };
+            self.shared.say(last);
         }
         let EventLoop { hub, courier, .. } = self;
         drop((hub, courier));
@@ -311,6 +324,10 @@ impl EventLoop {
                 }
                 Completion::CheckpointDamaged(parts) => {
                     self.checkpoints.damages += parts;
+                    continue;
+                }
+                Completion::Space(space) => {
+                    self.node.set_space(space);
                     continue;
                 }
                 Completion::StateDigested { manifest, digest } => {
@@ -607,6 +624,8 @@ impl EventLoop {
         let (checkpoints, at) = (self.checkpoints, Instant::now());
         let (repairs, stages) = (self.repairs.total(), self.node.stages_spent());
         let snapshot = Snapshot {
+            group: self.config.parameters.cluster,
+            key: self.config.key.public(),
             report,
             network,
             transfers,
@@ -615,11 +634,19 @@ impl EventLoop {
             stages,
             experiments,
             timings: self.timings.clone(),
+            watch: self.completions.watch().clone(),
+            asked: self.node.machine().asked().clone(),
             lost_log_lines: self.config.lost_log_lines.load(Ordering::Relaxed),
             at,
         };
-        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
+        self.shared.say(snapshot);
     }
+}
+
+/// What of the service hangs, where it is that.
+pub(super) fn what_hangs(asked: &Asked, busy: &Busy) -> Option<String> {
+    let (call, slot) = asked.now().filter(|_| busy.thread == EVENT_LOOP)?;
+    Some(format!("the service has not returned from {call} at slot {slot}"))
 }
 
 /// The replica whose message this is.

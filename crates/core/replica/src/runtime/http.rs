@@ -2,11 +2,13 @@
 //! event loop turns) and `/readyz` (the replica takes part). A thread of its own, so that a slow
 //! reader never holds up agreement; it sees copies only.
 
-use super::RunError;
 use super::board::Board;
+use super::event_loop::what_hangs;
 use super::metrics::{self, Timings};
+use super::starting::Starting;
+use super::watch::{Busy, Watch};
 use crate::node::{
-    CompanyReport, Difference, MemberReport, Report, Spent, Stage, State, offset_text,
+    CompanyReport, Difference, MemberReport, Report, Spent, Stage, State, offset_text, seconds,
 };
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -14,7 +16,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use perdura_durability::Stored;
-use perdura_protocol::{Digest, Slot};
+use perdura_execution::Asked;
+use perdura_protocol::{ClusterId, Digest, PublicKey, Slot};
 use perdura_transport::Stats;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -31,18 +34,23 @@ const STANDSTILL: Duration = Duration::from_secs(2);
 /// Of all of a connection, which is for one request: a peer that does not read its answer is cut off.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
 
+/// Between two attempts to listen.
+const LISTEN_AGAIN: Duration = Duration::from_secs(2);
+
 /// Connections at once; operators and scrapers need a few. One more ends the oldest, so that those that are held
 /// open keep no probe out.
 const CONNECTIONS: usize = 64;
 
 pub(super) const JSON: &str = "application/json";
 pub(super) const PROMETHEUS: &str = "text/plain; version=0.0.4";
-pub(super) const STARTING: &str = "starting\n";
 pub(super) const NO_SUCH_PATH: &str = "try /status, /metrics, /healthz or /readyz\n";
 
 /// What the HTTP thread knows.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
+    /// Its group, and its key there.
+    pub group: ClusterId,
+    pub key: PublicKey,
     pub report: Report,
     pub network: Stats,
     /// Of the transfer links.
@@ -57,6 +65,9 @@ pub(super) struct Snapshot {
     /// Lines of the log that were lost.
     pub lost_log_lines: u64,
     pub timings: Timings,
+    /// What its threads are at, and what the service is asked.
+    pub watch: Watch,
+    pub asked: Asked,
     /// When it was made.
     pub at: Instant,
 }
@@ -89,7 +100,38 @@ impl Snapshot {
     }
 }
 
-pub(super) type Shared = Arc<Mutex<Option<Snapshot>>>;
+/// What a replica says for others to see.
+#[derive(Default)]
+pub(super) struct Published {
+    starting: Mutex<Starting>,
+    last: Mutex<Option<Snapshot>>,
+}
+
+pub(super) type Shared = Arc<Published>;
+
+impl Published {
+    /// It starts, or begins anew: what it said before stays meanwhile.
+    pub fn start(&self) -> Starting {
+        let starting = Starting::default();
+        *self.starting.lock().unwrap_or_else(PoisonError::into_inner) = starting.clone();
+        starting
+    }
+
+    /// How far it has come, while it has not said anything.
+    pub fn starting(&self) -> Starting {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How it is.
+    pub fn say(&self, snapshot: Snapshot) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
+    }
+
+    /// What it said last; none while it starts.
+    pub fn last(&self) -> Option<Snapshot> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
 
 /// What an endpoint answers for.
 #[derive(Clone)]
@@ -100,29 +142,50 @@ pub(super) enum Served {
     All(Arc<Board>),
 }
 
-/// Listens and serves on a thread that ends with the process.
-pub(super) fn serve(address: &str, served: Served) -> Result<(), RunError> {
-    let failed = |error| RunError::Http { address: address.to_owned(), error };
-    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-    let is_local = listener.local_addr().map_err(failed)?.ip().is_loopback();
-    let hosts = Hosts { is_local, own: host_of(address).to_owned() };
-    listener.set_nonblocking(true).map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build()
-        .map_err(failed)?;
-    std::thread::Builder::new()
-        .name("http".into())
-        .spawn(move || {
-            runtime.block_on(async {
-                if let Err(error) = accept(listener, served, hosts).await {
-                    tracing::error!("the HTTP endpoint failed: {error}");
-                }
-            });
-        })
-        .map_err(failed)?;
+/// Listens and serves on a thread that ends with the process. Where it cannot listen it tries on, and says so: what is replicated does not depend on
+/// what is shown of it.
+pub(super) fn serve(address: &str, served: Served) -> std::io::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let address = address.to_owned();
+    std::thread::Builder::new().name("http".into()).spawn(move || {
+        let (listener, hosts) = listens(&address);
+        let served = runtime.block_on(async { accept(listener, served, hosts).await });
+        if let Err(error) = served {
+            tracing::error!("status and metrics are served no more: {error}");
+        }
+    })?;
     Ok(())
+}
+
+/// Waits until it can listen.
+fn listens(address: &str) -> (std::net::TcpListener, Hosts) {
+    let bind = || {
+        let listener = std::net::TcpListener::bind(address)?;
+        let is_local = listener.local_addr()?.ip().is_loopback();
+        listener.set_nonblocking(true)?;
+        Ok((listener, Hosts { is_local, own: host_of(address).to_owned() }))
+    };
+    let mut told = String::new();
+    loop {
+        let failure: std::io::Error = match bind() {
+            Ok(listening) => {
+                if !told.is_empty() {
+                    tracing::info!("status and metrics are served at {address} now");
+                }
+                return listening;
+            }
+            Err(error) => error,
+        };
+        if told != failure.to_string() {
+            told = failure.to_string();
+            tracing::error!(
+                "status and metrics are not served, for {address} cannot be listened on: {told}. It is tried on; if it stays so, change `http` in \
+                 the own file of this replica or server, and in cluster.toml, where others look it up"
+            );
+        }
+        std::thread::sleep(LISTEN_AGAIN);
+    }
 }
 
 async fn accept(
@@ -208,13 +271,14 @@ fn respond(request: &Request<Incoming>, served: &Served, hosts: &Hosts) -> Respo
 }
 
 fn answer_of_one(path: &str, shared: &Shared) -> Response<Full<Bytes>> {
-    let snapshot = shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(snapshot) = snapshot else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, STARTING);
+    let Some(snapshot) = shared.last() else {
+        return starts(path, &shared.starting());
     };
     match path {
         "/healthz" if !stands_still(&snapshot) => text(StatusCode::OK, "ok\n"),
-        "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "the event loop stands still\n"),
+        "/healthz" => {
+            text(StatusCode::SERVICE_UNAVAILABLE, &format!("{}\n", standstill(&snapshot)))
+        }
         "/readyz" => match why_not_ready(&snapshot) {
             None => text(StatusCode::OK, "ready\n"),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{why}\n")),
@@ -228,9 +292,31 @@ fn answer_of_one(path: &str, shared: &Shared) -> Response<Full<Bytes>> {
     }
 }
 
+/// Of one that starts: it is alive as long as it comes further, and not ready.
+fn starts(path: &str, starting: &Starting) -> Response<Full<Bytes>> {
+    let now = Instant::now();
+    let said = format!("{}\n", starting.text(now));
+    match path {
+        "/healthz" if starting.goes_on(now) => text(StatusCode::OK, &said),
+        "/healthz" | "/readyz" | "/status" | "/metrics" => {
+            text(StatusCode::SERVICE_UNAVAILABLE, &said)
+        }
+        _ => text(StatusCode::NOT_FOUND, NO_SUCH_PATH),
+    }
+}
+
 /// Whether the event loop has said nothing for a while.
 pub(super) fn stands_still(snapshot: &Snapshot) -> bool {
     snapshot.at.elapsed() >= STANDSTILL
+}
+
+/// That it has, and what it is at.
+pub(super) fn standstill(snapshot: &Snapshot) -> String {
+    let hanging = snapshot.watch.hanging(Instant::now());
+    let said = hanging.iter().find_map(|busy| what_hangs(&snapshot.asked, busy));
+    let seconds = snapshot.at.elapsed().as_secs_f64();
+    let said = said.map(|said| format!(": {said}")).unwrap_or_default();
+    format!("the event loop has stood still for {seconds:.1} s{said}")
 }
 
 /// What the replica said last is no news of one whose event loop stands still. A diverged one has
@@ -240,7 +326,7 @@ pub(super) fn state_of(snapshot: &Snapshot) -> &'static str {
     let state = snapshot.report.state;
     let lasts = matches!(state, State::Diverged | State::Repairing | State::Stopped);
     let stalled = stands_still(snapshot) && !lasts;
-    if stalled { "stalled" } else { state.as_str() }
+    if stalled { State::Stalled.as_str() } else { state.as_str() }
 }
 
 /// Why nothing should be sent here, in words; none if it is ready.
@@ -248,14 +334,21 @@ pub(super) fn why_not_ready(snapshot: &Snapshot) -> Option<String> {
     let (company, awaits) = (&snapshot.report.company, &snapshot.report.boot_awaits);
     match state_of(snapshot) {
         state if state == State::Waiting.as_str() => Some(format!(
-            "waiting: it hears of {} members with itself, and {} are needed; nothing is heard of {}",
+            "waiting: {} members are there with itself, and {} are needed; missing: {}",
             company.hears,
             company.needs,
-            company.unheard()
+            company.missing()
         )),
         state if state == State::Recovering.as_str() && !awaits.is_empty() => Some(format!(
             "recovering: too few members have compared what they heard of it with its data directory, and keep its start; replicas {} have not",
             awaits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        )),
+        state if state == State::Stalled.as_str() && stands_still(snapshot) => {
+            Some(format!("stalled: {}", standstill(snapshot)))
+        }
+        state if state == State::Stalled.as_str() => Some(format!(
+            "stalled: a write to the log has been under way for {}; the disk under the data directory hangs",
+            seconds(company.stalled_ms.into())
         )),
         state if state != State::Active.as_str() => Some(state.to_owned()),
         _ if company.is_clock_wrong() => Some(format!(
@@ -278,10 +371,23 @@ fn members(company: &CompanyReport) -> serde_json::Value {
             "clock_offset_ms": member.clock_offset_ms,
             "state": vitals.map(|vitals| vitals.condition.as_str()),
             "flush_ms": vitals.map(|vitals| vitals.flush_ms),
+            "stalled_ms": vitals.map(|vitals| vitals.stalled_ms),
             "version": vitals.map(|vitals| vitals.program.as_str()),
         })
     };
     company.members.iter().map(member).collect()
+}
+
+/// Threads that do not come back from what they are at.
+fn hanging(snapshot: &Snapshot) -> serde_json::Value {
+    let told = |busy: &Busy| {
+        serde_json::json!({
+            "thread": busy.thread,
+            "at": what_hangs(&snapshot.asked, busy).unwrap_or_else(|| busy.what.to_owned()),
+            "ms": busy.took.as_millis() as u64,
+        })
+    };
+    snapshot.watch.hanging(Instant::now()).iter().map(told).collect()
 }
 
 fn difference(found: &Difference) -> serde_json::Value {
@@ -317,6 +423,8 @@ pub(super) fn status(snapshot: &Snapshot) -> serde_json::Value {
     };
     let mut status = serde_json::json!({
         "id": report.id.0,
+        "cluster": snapshot.group.to_string(),
+        "key": snapshot.key.to_string(),
         "leader": report.leader,
         "view": report.view.0,
         "decided": report.decided.0,
@@ -334,6 +442,7 @@ pub(super) fn status(snapshot: &Snapshot) -> serde_json::Value {
         "differing_states": report.difference.as_ref().map(difference),
         "repairs": snapshot.repairs,
         "checkpoint_damages": snapshot.checkpoints.damages,
+        "hanging": hanging(snapshot),
         "experiments": snapshot.experiments,
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
@@ -344,6 +453,8 @@ pub(super) fn status(snapshot: &Snapshot) -> serde_json::Value {
         "sessions": report.sessions,
         "state_bytes": report.state_bytes,
         "state_limit_bytes": report.state_limit_bytes,
+        "disk_free_mib": report.space.map(|space| space.free_mib),
+        "disk_size_mib": report.space.map(|space| space.size_mib),
     });
     if let Some(stages) = &snapshot.stages {
         let spent = |(stage, spent): &(Stage, Spent)| {
@@ -385,6 +496,7 @@ mod tests {
             company: CompanyReport::default(),
             boot_awaits: Vec::new(),
             difference: None,
+            space: None,
             held: Held::default(),
             counters: Counters::default(),
         };
@@ -395,6 +507,8 @@ mod tests {
         let (network, transfers) = (Stats::default(), Stats::default());
         let stages = None;
         Snapshot {
+            group: ClusterId([7; 16]),
+            key: PublicKey([8; 32]),
             report,
             network,
             transfers,
@@ -404,6 +518,8 @@ mod tests {
             experiments,
             lost_log_lines: 0,
             timings: Timings::new(),
+            watch: Watch::default(),
+            asked: Asked::default(),
             at,
         }
     }

@@ -6,13 +6,16 @@ use super::DataDisk;
 use super::courier::Carried;
 use super::pace::FlushWatch;
 use super::slowness::Slowness;
+use super::watch::{self, Watch};
 use super::worker;
 use perdura_durability::{Log, LogError, Stored};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
+use perdura_protocol::vitals::DiskSpace;
 use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
 use prometheus::Histogram;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,6 +23,9 @@ use std::time::{Duration, Instant};
 /// Jobs that may wait for the keeper. A node has far fewer under way, so that the event loop never
 /// waits for the disk.
 const QUEUE: usize = 4096;
+
+/// Between two measurements of the room on the disk.
+const MEASURED: Duration = Duration::from_secs(10);
 
 /// Bytes of batches after which a group is closed at the latest, so that the log's buffer stays small.
 const GROUP_BYTES: usize = 32 * 1024 * 1024;
@@ -70,6 +76,8 @@ pub(super) enum Completion {
         manifest: perdura_execution::Manifest,
         stored: Option<Stored>,
     },
+    /// Room on the disk.
+    Space(DiskSpace),
     /// The newest one was read again, and so many parts of it are not what was stored.
     CheckpointDamaged(u64),
     StateDigested {
@@ -95,11 +103,22 @@ pub(super) enum Completion {
 /// Where completions wait; bounded by the jobs under way, and by what the courier reads ahead.
 #[derive(Clone)]
 pub(super) struct Completions {
-    pub waiting: Arc<Mutex<Vec<Completion>>>,
-    pub waker: Arc<mio::Waker>,
+    waiting: Arc<Mutex<Vec<Completion>>>,
+    waker: Arc<mio::Waker>,
+    watch: Watch,
 }
 
 impl Completions {
+    /// None yet; each wakes the event loop.
+    pub fn new(waker: Arc<mio::Waker>) -> Completions {
+        Completions { waiting: Arc::default(), waker, watch: Watch::default() }
+    }
+
+    /// Where those that bring them say what they are at.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     pub fn push(&self, completion: Completion) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(completion);
         if let Err(error) = self.waker.wake() {
@@ -138,13 +157,15 @@ pub(super) struct Keeper {
 impl Keeper {
     pub fn start(
         log: Log<DataDisk>,
+        data: PathBuf,
         watch: FlushWatch,
         flushes: Histogram,
         completions: Completions,
     ) -> std::io::Result<Keeper> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let work =
-            move |completions: &Completions| keep(log, (&watch, &flushes), &queue, completions);
+        let work = move |completions: &Completions| {
+            keep(log, &data, (&watch, &flushes), &queue, completions)
+        };
         let thread = worker::spawn("keeper", completions, work)?;
         Ok(Keeper { jobs: Some(jobs), thread })
     }
@@ -176,7 +197,8 @@ impl Keeper {
 
 fn keep(
     mut log: Log<DataDisk>,
-    (watch, flushes): (&FlushWatch, &Histogram),
+    data: &Path,
+    (flush_watch, flushes): (&FlushWatch, &Histogram),
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Log<DataDisk> {
@@ -184,7 +206,17 @@ fn keep(
     let mut group = GroupSize::new();
     let mut records: Vec<Record> = Vec::new();
     let mut slow = Slowness::default();
-    while let Ok(first) = queue.recv() {
+    let mut measured: Option<Instant> = None;
+    loop {
+        if measured.is_none_or(|at| at.elapsed() >= MEASURED) {
+            measured = Some(Instant::now());
+            watch::at("measuring the room on the disk", || measure(data, completions));
+        }
+        let first = match queue.recv_timeout(MEASURED) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
         let mut next = Some(first);
         let mut mark = None;
         let mut bytes = 0;
@@ -206,9 +238,9 @@ fn keep(
         let mut outcome = Ok(());
         if let Some(mark) = mark {
             let begun = Instant::now();
-            watch.begin(begun);
-            outcome = log.append(&records);
-            watch.end(Instant::now());
+            flush_watch.begin(begun);
+            outcome = watch::at("an append to the log", || log.append(&records));
+            flush_watch.end(Instant::now());
             let took = begun.elapsed();
             group.note(bytes, took);
             flushes.observe(took.as_secs_f64());
@@ -220,13 +252,19 @@ fn keep(
         }
         let begun = Instant::now();
         for job in others {
-            outcome = outcome.and_then(|()| serve(&mut log, job, completions));
+            outcome = outcome.and_then(|()| {
+                watch::at("reading or freeing a part of the log", || {
+                    serve(&mut log, job, completions)
+                })
+            });
         }
         slow.note("reading or freeing a part of the log", begun.elapsed());
         // A new file is made ready while nobody waits, not in the way of an append.
         let begun = Instant::now();
         if outcome.is_ok() {
-            outcome = log.prepare_free_file().and_then(|()| log.flush_marks());
+            outcome = watch::at("preparing a file of the log", || {
+                log.prepare_free_file().and_then(|()| log.flush_marks())
+            });
         }
         slow.note("preparing a file of the log", begun.elapsed());
         if let Err(error) = outcome {
@@ -235,6 +273,17 @@ fn keep(
         }
     }
     log
+}
+
+/// Tells of the room on the disk; where the system does not say, nothing is known of it.
+fn measure(data: &Path, completions: &Completions) {
+    if let Ok(system) = rustix::fs::statvfs(data) {
+        let mib = |blocks: u64| {
+            u32::try_from(blocks.saturating_mul(system.f_frsize) / 1_048_576).unwrap_or(u32::MAX)
+        };
+        let (free_mib, size_mib) = (mib(system.f_bavail), mib(system.f_blocks));
+        completions.push(Completion::Space(DiskSpace { free_mib, size_mib }));
+    }
 }
 
 fn size_of_record(record: &Record) -> usize {

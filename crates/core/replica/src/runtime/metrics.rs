@@ -1,6 +1,7 @@
 //! Prometheus metrics from a replica's report.
 
 use super::http::Snapshot;
+use super::watch::Watch;
 use crate::node::{CompanyReport, Spent, Stage};
 use perdura_execution::Measure;
 use perdura_protocol::PartitionId;
@@ -11,6 +12,7 @@ use prometheus::{
     Registry, TextEncoder,
 };
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// How long things took since the process started, seconds.
 #[derive(Clone, Debug)]
@@ -133,6 +135,18 @@ fn add_measures(registry: &Registry, measures: &[Measure]) -> prometheus::Result
     Ok(())
 }
 
+/// What its threads are at.
+fn add_threads(registry: &Registry, watch: &Watch) -> prometheus::Result<()> {
+    let help = "For how long a thread has not gone on with what it is at; above 2,000 it hangs.";
+    let options = Opts::new("perdura_thread_busy_milliseconds", help);
+    let family = IntGaugeVec::new(options, &["thread"])?;
+    for busy in watch.busy(Instant::now()) {
+        let ms = i64::try_from(busy.took.as_millis()).unwrap_or(i64::MAX);
+        family.with_label_values(&[busy.thread]).set(ms);
+    }
+    registry.register(Box::new(family))
+}
+
 /// The other members, as this replica sees them; what it does not know is left out.
 fn add_members(registry: &Registry, company: &CompanyReport) -> prometheus::Result<()> {
     let family = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["replica"]);
@@ -146,6 +160,10 @@ fn add_members(registry: &Registry, company: &CompanyReport) -> prometheus::Resu
         "perdura_member_flush_milliseconds",
         "What a flush of its log takes, by its own word.",
     )?;
+    let stalled = family(
+        "perdura_member_stalled_milliseconds",
+        "How long a write to its log has not come back, by its own word.",
+    )?;
     for member in &company.members {
         let id = member.id.to_string();
         let set = |family: &IntGaugeVec, value: Option<i64>| {
@@ -158,13 +176,14 @@ fn add_members(registry: &Registry, company: &CompanyReport) -> prometheus::Resu
         set(&trip, member.trip_ms.and_then(|ms| i64::try_from(ms).ok()));
         set(&offset, member.clock_offset_ms);
         set(&flush, flushes);
+        set(&stalled, i64::try_from(member.stalled_ms()).ok());
     }
     let ahead = IntGauge::new(
         "perdura_clock_ahead_milliseconds",
         "How far this replica's clock is ahead of those of more than u others; below 0: behind.",
     )?;
     ahead.set(company.clock_ahead_ms);
-    for family in [heard, trip, offset, flush] {
+    for family in [heard, trip, offset, flush, stalled] {
         registry.register(Box::new(family))?;
     }
     registry.register(Box::new(ahead))
@@ -264,6 +283,11 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
             "perdura_members_heard",
             "Members that are heard of, with this one.",
             company.hears as u64,
+        ),
+        (
+            "perdura_log_stalled_milliseconds",
+            "How long a write to the log has not come back; 0 while none hangs.",
+            u64::from(company.stalled_ms),
         ),
         ("perdura_decided_slot", "Last slot known to be decided.", report.decided.0),
         ("perdura_executed_slot", "Last slot executed.", report.executed.0),
@@ -431,7 +455,14 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
             s.refused_peers + t.refused_peers,
         ),
     ];
+    if let Some(space) = report.space {
+        let bytes = |mib: u32| u64::from(mib) * 1_048_576;
+        let (free, size) = (bytes(space.free_mib), bytes(space.size_mib));
+        add(registry, "perdura_disk_free_bytes", "Room under the data directory.", free, false)?;
+        add(registry, "perdura_disk_size_bytes", "Size of its file system.", size, false)?;
+    }
     add_members(registry, company)?;
+    add_threads(registry, &snapshot.watch)?;
     registry.register(Box::new(snapshot.timings.flushes.clone()))?;
     registry.register(Box::new(snapshot.timings.rounds.clone()))?;
     for (name, help, value) in gauges {

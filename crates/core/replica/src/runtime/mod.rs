@@ -21,9 +21,11 @@ mod repairs;
 mod reread;
 mod server;
 mod slowness;
+mod starting;
 mod taken_back;
 mod tap;
 mod threads;
+mod watch;
 mod worker;
 
 pub use device::LogDevice;
@@ -45,6 +47,7 @@ use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Slot, Time};
 use perdura_transport::{BindError, Hub, HubConfig, Lane};
 use repairs::Repairs;
+use starting::Ending;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -111,16 +114,6 @@ pub enum RunError {
     /// The port cannot be listened on.
     #[error("{0}; choose another port in cluster.toml, or stop what uses this one")]
     Bind(#[from] BindError),
-    /// The HTTP port cannot be listened on.
-    #[error(
-        "cannot listen on the HTTP address {address}: {error}; change `http` in the replica's own file, and in cluster.toml, where others look it up"
-    )]
-    Http {
-        /// As configured.
-        address: String,
-        /// What the system says.
-        error: io::Error,
-    },
     /// The system gives no random bytes or threads, or its event queue fails.
     #[error("the operating system failed: {0}")]
     System(#[from] io::Error),
@@ -453,7 +446,6 @@ fn begin(
     (repairs, asked): (Repairs, Asked),
 ) -> Result<Life, RunError> {
     let clock = Clock { origin: Instant::now() };
-    let disk = Paced::new(FileDisk::open(&config.data)?, config.log_device);
     let expectation = Expectation {
         cluster: config.parameters.cluster,
         replica: config.id,
@@ -479,13 +471,18 @@ fn begin(
     let shared = match published {
         Some(shared) => Arc::clone(shared),
         None => {
-            let shared = Arc::new(Mutex::new(None));
+            let shared = http::Shared::default();
             if let Some(address) = &config.http {
                 http::serve(address, http::Served::One(Arc::clone(&shared)))?;
             }
             Arc::clone(published.insert(shared))
         }
     };
+    let starting = shared.start();
+    let _ending = Ending(starting.clone());
+    let disk = Paced::new(FileDisk::open(&config.data)?, config.log_device, starting.clone());
+    starting.begin(&config.data, clock.origin);
+    starting.tell()?;
     // Only now: opening the directory notes that this replica has run, and after that it may be
     // that it can never run again (durability `none`).
     let parameters = &config.parameters;
@@ -510,6 +507,7 @@ fn begin(
         tracing::warn!("experiment: {experiment}");
     }
     let make_service = Arc::clone(make_service);
+    let last = recovered.found.last_slot();
     let boot = Boot {
         me: config.id,
         key: config.key.clone(),
@@ -524,6 +522,7 @@ fn begin(
         state_transfer: config.state_transfer,
     };
     // It runs what the log holds.
+    starting.runs(asked.clone(), last);
     let booted = panicked::catching(|| Ok(Node::boot_telling(boot, clock.now(), asked)?));
     let mut node = match booted {
         Ok(node) => node,

@@ -273,7 +273,7 @@ mod tests {
     fn damage_is_told_at_once_and_what_follows_together() {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        let completions = Completions { waiting: Default::default(), waker };
+        let completions = Completions::new(waker);
         let mut damages = Damages::default();
         let error = CheckpointError::Poisoned;
         assert_eq!(damages.wait(), None);

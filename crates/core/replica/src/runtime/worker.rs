@@ -2,7 +2,7 @@
 //! otherwise the replica would go on, and nothing that it takes on would ever become durable (D3).
 
 use super::keeper::{Completion, Completions};
-use super::{panicked, threads};
+use super::{panicked, threads, watch};
 use rustix::process::nice;
 use std::cell::Cell;
 use std::io;
@@ -40,6 +40,7 @@ thread_local! {
 /// its work, of tens of microseconds. That it has time does not take the processor from it before its slice
 /// is over, which is milliseconds, and a request crosses many threads.
 pub(super) fn give_way() {
+    watch::went_on();
     WORKED_SINCE.with(|since| {
         let now = Instant::now();
         match since.get() {
@@ -59,12 +60,15 @@ pub(super) fn spawn<T: Send + 'static>(
     completions: Completions,
     work: impl FnOnce(&Completions) -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    threads::spawn(name, move || match catch_unwind(AssertUnwindSafe(|| work(&completions))) {
-        Ok(done) => done,
-        Err(payload) => {
-            let told = panicked::of_service(&*payload).map(Completion::Service);
-            completions.push(told.unwrap_or(Completion::Panicked(name)));
-            resume_unwind(payload)
+    threads::spawn(name, move || {
+        let _here = completions.watch().enter(name);
+        match catch_unwind(AssertUnwindSafe(|| work(&completions))) {
+            Ok(done) => done,
+            Err(payload) => {
+                let told = panicked::of_service(&*payload).map(Completion::Service);
+                completions.push(told.unwrap_or(Completion::Panicked(name)));
+                resume_unwind(payload)
+            }
         }
     })
 }
@@ -72,7 +76,7 @@ pub(super) fn spawn<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     /// Niceness of the thread, of Linux: field 19 of its `stat`.
     fn niceness() -> i32 {
@@ -85,7 +89,7 @@ mod tests {
     fn who_has_time_gives_way_and_nobody_else_does() {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        let completions = Completions { waiting: Arc::new(Mutex::new(Vec::new())), waker };
+        let completions = Completions::new(waker);
         let own = niceness();
         let patient = spawn_patient("digester", completions.clone(), |_| niceness()).unwrap();
         assert_eq!(patient.join().unwrap(), (own + NICENESS).min(19));
@@ -97,7 +101,7 @@ mod tests {
     fn a_panic_is_reported_and_an_end_is_not() {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        let completions = Completions { waiting: Arc::new(Mutex::new(Vec::new())), waker };
+        let completions = Completions::new(waker);
         let thread = spawn("keeper", completions.clone(), |_| 7).unwrap();
         assert_eq!(thread.join().unwrap(), 7);
         assert!(completions.take().is_empty());

@@ -15,9 +15,26 @@ use crate::tcp::tune;
 use mio::Interest;
 use mio::net::TcpStream;
 use perdura_protocol::{Lane, ReplicaId};
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+/// A link that breaks after less than this broke soon, ...
+const BROKEN_SOON: Duration = Duration::from_secs(60);
+
+/// ... and so many times in a row are no chance.
+pub(super) const BROKEN_TIMES: u32 = 2;
+
+/// Bytes of a segment that any path takes: IPv6 promises packets of 1,280.
+pub(super) const SMALL_SEGMENT: u32 = 1_200;
+
+/// So long an attempt waits for the name to be looked up, and so often that is done while it is under way.
+const LOOK_UP_FOR: Duration = Duration::from_secs(1);
+
+/// Between two looks whether it was.
+const LOOK_UP_POLL: Duration = Duration::from_millis(10);
 
 /// Another replica, and how we stand with it.
 #[derive(Debug)]
@@ -29,11 +46,18 @@ pub(super) struct Member {
     pub(super) dialing: Option<usize>,
     /// When to try next; none means at once.
     pub(super) next_attempt: Option<Instant>,
+    /// Its name is being looked up for the next attempt: what is asked, and how long that is waited for.
+    asked: Option<(u64, Instant)>,
+    /// When it is looked up again, while an attempt is under way.
+    look_again: Option<Instant>,
     pub(super) attempts: usize,
     pub(super) backoff: Backoff,
     /// How long the next attempt may take.
     pub(super) patience: Duration,
     pub(super) last_failure: Option<String>,
+    /// Since when the link is up, and how many of them in a row broke soon, without a word.
+    up_since: Option<Instant>,
+    broken: u32,
 }
 
 impl Member {
@@ -43,21 +67,58 @@ impl Member {
             link: None,
             dialing: None,
             next_attempt: None,
+            asked: None,
+            look_again: None,
             attempts: 0,
             backoff,
             patience: DIAL_TIME_FIRST,
             last_failure: None,
+            up_since: None,
+            broken: 0,
         }
     }
 
     /// A link is up; gives the one before it.
-    pub(super) fn linked(&mut self, place: usize) -> Option<usize> {
+    pub(super) fn linked(&mut self, place: usize, now: Instant) -> Option<usize> {
+        self.up_since = Some(now);
         self.dialing = None;
         self.next_attempt = None;
         self.last_failure = None;
         self.backoff.reset();
         self.patience = DIAL_TIME_FIRST;
         self.link.replace(place)
+    }
+
+    /// Its link broke. Where that happens soon and without a word, and again and again though connecting works, packets of full size may be lost on
+    /// the way: true when that begins to look so.
+    pub(super) fn note_end(&mut self, reason: &LinkError, now: Instant) -> bool {
+        let lasted = self.up_since.take().map(|since| now.saturating_duration_since(since));
+        let without_a_word = match reason {
+            LinkError::Io(error) => matches!(
+                error.kind(),
+                io::ErrorKind::TimedOut
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+            ),
+            _ => false,
+        };
+        let soon = lasted.is_some_and(|lasted| lasted < BROKEN_SOON);
+        self.broken = if soon && without_a_word { self.broken + 1 } else { 0 };
+        self.broken == BROKEN_TIMES
+    }
+}
+
+/// Begins to connect; with small segments, both ways, if so wanted.
+fn connect(address: SocketAddr, small: bool) -> io::Result<TcpStream> {
+    if !small {
+        return TcpStream::connect(address);
+    }
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_mss(SMALL_SEGMENT)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
+        _ => Ok(TcpStream::from_std(socket.into())),
     }
 }
 
@@ -72,9 +133,54 @@ impl Hub {
             .map(|(id, _)| *id)
             .collect();
         for id in due {
+            if self.looks_up(id) {
+                continue;
+            }
             if let Err(error) = self.dial(id) {
                 self.dial_failed(id, &error);
             }
+        }
+        self.end_astray();
+    }
+
+    /// Whether the member's name is still being looked up: before each attempt, for it may have moved. Where that takes long its last addresses have to do.
+    fn looks_up(&mut self, id: ReplicaId) -> bool {
+        let Some(member) = self.members.get_mut(&id) else { return false };
+        let name = &member.address.address;
+        let (question, until) = match member.asked {
+            Some(asked) => asked,
+            None => match self.resolver.look(name) {
+                Some(question) => (question, self.now + LOOK_UP_FOR),
+                None => return false,
+            },
+        };
+        let waits = !self.resolver.has_answered(name, question) && self.now < until;
+        member.asked = waits.then_some((question, until));
+        if waits {
+            member.next_attempt = Some(self.now + LOOK_UP_POLL);
+        }
+        waits
+    }
+
+    /// Ends attempts to reach an address that the name no longer has: nobody may be there to answer.
+    fn end_astray(&mut self) {
+        let mut astray = Vec::new();
+        for member in self.members.values_mut() {
+            let Some(place) = member.dialing else { continue };
+            let Some(address) = self.connections.get(place).map(|one| one.address) else {
+                continue;
+            };
+            let name = &member.address.address;
+            if member.look_again.is_none_or(|at| at <= self.now) {
+                member.look_again = Some(self.now + LOOK_UP_FOR);
+                self.resolver.look(name);
+            }
+            if self.resolver.has_left(name, address) {
+                astray.push(place);
+            }
+        }
+        for place in astray {
+            self.end(place, LinkError::Io(io::Error::other("its name has another address now")));
         }
     }
 
@@ -85,11 +191,12 @@ impl Hub {
         let key = member.address.key;
         let address = self.resolver.address(&member.address.address, attempt)?;
         let link = Link::dial(&self.identity, key, &self.hello, Bounds::REPLICA)?;
-        let stream = TcpStream::connect(address)?;
+        let stream = connect(address, member.broken >= BROKEN_TIMES)?;
         let deadline = self.now + member.patience;
         let place = self.enter(stream, link, address, Some(id), deadline)?;
         if let Some(member) = self.members.get_mut(&id) {
             member.dialing = Some(place);
+            member.look_again = Some(self.now + LOOK_UP_FOR);
         }
         Ok(())
     }

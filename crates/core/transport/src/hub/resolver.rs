@@ -5,7 +5,7 @@ use crate::tcp;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a name is looked up.
 type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
@@ -17,8 +17,9 @@ struct Name {
     addresses: Vec<SocketAddr>,
     /// Why the last look-up failed, if it did.
     failure: Option<String>,
-    /// Whether a thread is at it.
-    asked: bool,
+    /// How often it was asked for, and how many of these were answered: a thread is at it while they differ.
+    asked: u64,
+    answered: u64,
 }
 
 /// The names of a group's replicas, so there are few, and one thread for each at most.
@@ -37,17 +38,47 @@ impl Resolver {
         Resolver { lookup, names: Arc::default() }
     }
 
+    /// Looks it up anew, unless that is under way: what [`Resolver::has_answered`] is asked. None if it is numeric, or no thread is to be had.
+    pub(super) fn look(&self, host_port: &str) -> Option<u64> {
+        if host_port.parse::<SocketAddr>().is_ok() {
+            return None;
+        }
+        let mut names = self.names();
+        let name = names.entry(host_port.to_owned()).or_default();
+        if name.asked == name.answered {
+            self.look_up(host_port).ok()?;
+            name.asked += 1;
+        }
+        Some(name.asked)
+    }
+
+    /// Whether there is an answer to that question, or none is to come.
+    pub(super) fn has_answered(&self, host_port: &str, question: u64) -> bool {
+        self.names().get(host_port).is_none_or(|name| name.answered >= question)
+    }
+
+    /// Whether the name has other addresses by now.
+    pub(super) fn has_left(&self, host_port: &str, address: SocketAddr) -> bool {
+        let names = self.names();
+        let known = names.get(host_port).map(|name| &name.addresses);
+        known.is_some_and(|known| !known.is_empty() && !known.contains(&address))
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<String, Name>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// One of the addresses of `host_port`, the `attempt`-th modulo their number, as they were when
-    /// the name was looked up last; and looks it up anew. Numeric ones cost nothing.
+    /// the name was looked up last; one that never was is. Numeric ones cost nothing.
     pub(super) fn address(&self, host_port: &str, attempt: usize) -> io::Result<SocketAddr> {
         if let Ok(address) = host_port.parse::<SocketAddr>() {
             return Ok(address);
         }
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names();
         let name = names.entry(host_port.to_owned()).or_default();
-        if !name.asked {
+        if name.asked == 0 {
             self.look_up(host_port)?;
-            name.asked = true;
+            name.asked = 1;
         }
         if name.addresses.is_empty() {
             let why = name.failure.clone().unwrap_or_else(|| "the name is being looked up".into());
@@ -56,11 +87,12 @@ impl Resolver {
         Ok(name.addresses[attempt % name.addresses.len()])
     }
 
-    /// All addresses of `host_port`, as far as they are known by now; a name of which nothing is known is looked up.
+    /// All addresses of `host_port`, as far as they are known by now; and looks it up anew.
     pub(super) fn addresses(&self, host_port: &str) -> Vec<SocketAddr> {
+        self.look(host_port);
         match self.address(host_port, 0) {
             Ok(first) => {
-                let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+                let names = self.names();
                 names.get(host_port).map_or_else(|| vec![first], |name| name.addresses.clone())
             }
             Err(_) => Vec::new(),
@@ -73,7 +105,7 @@ impl Resolver {
             let found = lookup(&asked);
             let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
             let name = names.entry(asked).or_default();
-            name.asked = false;
+            name.answered += 1;
             match found {
                 Ok(addresses) => {
                     name.addresses = addresses;
@@ -89,6 +121,7 @@ impl Resolver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
         loop {
@@ -121,5 +154,27 @@ mod tests {
             let told = resolver.address("none:1", 0).unwrap_err().to_string();
             told.contains("no such name").then_some(())
         });
+    }
+
+    #[test]
+    fn a_name_that_moved_is_known_to_have_left_its_address() {
+        static MOVED: AtomicBool = AtomicBool::new(false);
+        let lookup: Lookup = |_| {
+            let host = if MOVED.load(Ordering::SeqCst) { 2 } else { 1 };
+            Ok(vec![([10, 0, 0, host], 1).into()])
+        };
+        let resolver = Resolver::with(lookup);
+        assert_eq!(resolver.look("10.0.0.7:5"), None);
+        let ask = || {
+            let question = resolver.look("moves:1").unwrap();
+            until(|| resolver.has_answered("moves:1", question).then_some(()));
+            resolver.address("moves:1", 0).unwrap()
+        };
+        let before = ask();
+        assert!(!resolver.has_left("moves:1", before));
+        MOVED.store(true, Ordering::SeqCst);
+        assert!(!resolver.has_left("moves:1", before), "nobody has asked since");
+        assert_ne!(ask(), before);
+        assert!(resolver.has_left("moves:1", before));
     }
 }

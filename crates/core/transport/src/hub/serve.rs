@@ -344,7 +344,8 @@ impl Hub {
         match peer {
             Peer::Replica(id) => {
                 tracing::info!(replica = %id, %address, "{} up", self.link_name());
-                let older = self.members.get_mut(&id).and_then(|member| member.linked(place));
+                let older =
+                    self.members.get_mut(&id).and_then(|member| member.linked(place, self.now));
                 if let Some(older) = older {
                     self.end(older, LinkError::Replaced);
                 }
@@ -448,6 +449,16 @@ impl Hub {
                     && member.link == Some(place)
                 {
                     member.link = None;
+                    if member.note_end(reason, self.now) {
+                        tracing::warn!(
+                            replica = %id,
+                            "the link came up and broke without a word {} times in a row: packets of full size may be lost on the way, as where a \
+                             tunnel takes smaller ones and the messages that say so are filtered. From now on whoever connects tries segments of {} bytes; \
+                             see \"Paths that lose large packets\" in docs/deploy.md",
+                            super::dial::BROKEN_TIMES,
+                            super::dial::SMALL_SEGMENT
+                        );
+                    }
                     let pause = member.backoff.next_pause();
                     member.next_attempt = Some(self.now + pause);
                 }

@@ -328,7 +328,10 @@ impl World {
         }
         match trouble.ill {
             None => {}
-            Some(Ill::SlowDisk(replica)) => self.replicas[replica].slow_us = 0,
+            Some(Ill::SlowDisk(replica)) => {
+                let here = &mut self.replicas[replica];
+                (here.slow_us, here.hangs) = (0, false);
+            }
             Some(Ill::SlowProcess(replica)) => self.replicas[replica].slow_round_us = 0,
             Some(Ill::Clock(replica)) => {
                 self.look_at_clock(replica);

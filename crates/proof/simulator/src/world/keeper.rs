@@ -15,6 +15,9 @@ use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
 use perdura_replica::node::{Input, piece_names};
 use std::ops::ControlFlow;
 
+/// So often it is seen whether a disk that hangs is well again, microseconds.
+const LOOKS_US: u64 = 50_000;
+
 impl World {
     /// Gives the keeper something to do, if it has nothing.
     pub(crate) fn keep(&mut self, replica: usize) {
@@ -131,6 +134,12 @@ impl World {
     }
 
     pub(crate) fn on_flushed(&mut self, replica: usize) {
+        let here = &self.replicas[replica];
+        if here.hangs && here.process.is_some() {
+            let life = here.life;
+            self.push(LOOKS_US, Event::Flushed { replica, life });
+            return;
+        }
         if !self.write_flush(replica) {
             return;
         }

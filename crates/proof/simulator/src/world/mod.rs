@@ -307,6 +307,7 @@ impl World {
                 away: false,
                 paused_until_us: 0,
                 slow_us: 0,
+                hangs: false,
                 slow_round_us: 0,
                 cuts: 0,
                 armed: Armed::default(),

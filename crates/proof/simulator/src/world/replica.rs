@@ -144,6 +144,8 @@ pub struct Replica {
     pub paused_until_us: u64,
     /// Flushes take this much longer.
     pub slow_us: u64,
+    /// None ends before it is well again.
+    pub hangs: bool,
     /// Each round takes this much longer.
     pub slow_round_us: u64,
     /// Partitions and slow or flapping links that it suffers from.

@@ -22,7 +22,7 @@ impl World {
     }
 
     /// Whether a replica is correct, runs, and is neither cut off nor slower than its messages: its wall clock may be wrong,
-    /// and its disk slow.
+    /// and its disk slow, though it does not hang.
     fn is_attentive(&self, replica: usize) -> bool {
         let here = &self.replicas[replica];
         here.process.is_some()
@@ -30,6 +30,7 @@ impl World {
             && !self.is_paused(replica)
             && here.cuts == 0
             && here.slow_round_us == 0
+            && !here.hangs
             && here.sick.is_none()
             && here.clock.runs_right()
     }

@@ -19,6 +19,9 @@ const OPENING: u64 = 24;
 /// Changes to a directory that storing a state and removing an old one takes, and a few more.
 const STORING: u64 = 32;
 
+/// A disk that is slower than this hangs: a third of the slow ones.
+const HANGS_US: u64 = 200_000;
+
 impl World {
     /// Does it to a replica that may fail now.
     pub(crate) fn strike_replica(&mut self, kind: FaultKind, victim: usize) {
@@ -153,7 +156,9 @@ impl World {
         let mut trouble = Trouble::default();
         match kind {
             FaultKind::SlowDisk => {
-                self.replicas[victim].slow_us = random.between(5_000, 300_000);
+                let slow_us = random.between(5_000, 300_000);
+                let here = &mut self.replicas[victim];
+                (here.slow_us, here.hangs) = (slow_us, slow_us > HANGS_US);
                 trouble.ill = Some(Ill::SlowDisk(victim));
             }
             FaultKind::SlowProcess => {

@@ -6,6 +6,7 @@ use perdura_client::{CallError, Indeterminacy, Mode, Refusal};
 use perdura_execution::{ExecutionContext, Service, Standing};
 use perdura_protocol::attestation::attest;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
+use perdura_protocol::seeded::Bug;
 use perdura_protocol::{
     ClusterId, Decode, Digest, Encode, Faults, Map, PartitionId, PublicKey, RefusalReason,
     ReplicaId, Scheme, SecretKey, SessionId, Slot, Time,
@@ -80,6 +81,10 @@ impl Partitions {
     }
 
     pub fn of(partitions: usize, distribution: Distribution, seed: u64) -> Shared {
+        let named = std::env::var(super::seeded::NAMES_BUG).unwrap_or_default();
+        if let Some(bug) = Bug::ALL.iter().find(|bug| bug.name() == named) {
+            bug.activate().expect("this build has them");
+        }
         let (cluster, faults) = (ClusterId([7; 16]), Faults::new(1, 1).unwrap());
         let key = |a: usize, b: usize| SecretKey::from_seed(SCHEME, [(16 * a + b + 1) as u8; 32]);
         let members: Vec<Vec<SecretKey>> =

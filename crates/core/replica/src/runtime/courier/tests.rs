@@ -162,8 +162,7 @@ impl Linked {
     fn new() -> Linked {
         let mut main = Hub::bind(&config(), Instant::now()).unwrap();
         main.set_members(&members(0));
-        let waiting = Arc::new(Mutex::new(Vec::new()));
-        let completions = Completions { waiting, waker: main.waker() };
+        let completions = Completions::new(main.waker());
         let mut courier = courier();
         courier.start(completions.clone()).unwrap();
         let role = Role::Replica {

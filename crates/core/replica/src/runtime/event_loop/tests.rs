@@ -4,6 +4,7 @@ use super::*;
 use crate::node::{BACKLOG_BYTES, Boot, Found};
 use crate::runtime::MakeService;
 use crate::runtime::device::Paced;
+use crate::runtime::starting::Starting;
 use perdura_durability::{
     Expectation, FileDisk, Identity, NewState, OpenError, Opened, Options, PieceName,
 };
@@ -67,7 +68,7 @@ fn formatted(root: &std::path::Path, parameters: &Parameters) -> DataDisk {
         checksum_key: [1; 32],
         must_recover: None,
     };
-    let mut disk = Paced::new(FileDisk::create_directory(root).unwrap(), None);
+    let mut disk = Paced::new(FileDisk::create_directory(root).unwrap(), None, Starting::default());
     storage::format(&mut disk, &identity).unwrap();
     disk
 }
@@ -161,7 +162,7 @@ fn a_state_of_a_newer_program_is_refused_and_kept() {
             format!("the core is at version {}", perdura_protocol::versions::RULES + 1)
         };
         assert!(words.contains(&expected), "{words}");
-        let disk = Paced::new(FileDisk::open(root.path()).unwrap(), None);
+        let disk = Paced::new(FileDisk::open(root.path()).unwrap(), None, Starting::default());
         let again = opened(disk, &config.parameters, 9).map(|opened| opened.boot.number);
         assert_eq!(again.map_err(|error| error.to_string()), Ok(3));
     }
@@ -301,7 +302,7 @@ fn a_replica_whose_disk_failed_is_gone_for_others_though_a_thread_is_stuck_in_it
     // It returns, though neither of them ever ends.
     let outcome = event_loop.end(Err(RunError::Disk("full".into())), workers, &Shutdown::new());
     assert!(matches!(outcome, Err(RunError::Disk(_))));
-    let said = shared.lock().unwrap().as_ref().unwrap().report.state;
+    let said = shared.last().unwrap().report.state;
     assert_eq!(said, State::Stopped);
     assert!(std::net::TcpStream::connect(address).is_err());
 }

@@ -1,0 +1,180 @@
+//! How far a replica has come that is starting: it reads its log and its newest state, restores that, and runs what the log holds beyond it.
+//! With gigabytes that takes minutes, in which an operator wants to know whether it goes on, and a probe of liveness not to kill it.
+
+use super::watch;
+use perdura_durability::log::DIRECTORY as LOG;
+use perdura_execution::Asked;
+use perdura_protocol::Slot;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Who has made no progress for so long does not start: its disk hangs, or its service.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two lines, of which the first comes when it has taken that long.
+const TELL: Duration = Duration::from_secs(5);
+
+/// Where states are in a data directory.
+const STATES: &str = "checkpoint";
+
+/// See the module. Clones are of the same start.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Starting(Arc<Come>);
+
+#[derive(Debug, Default)]
+struct Come {
+    read_bytes: AtomicU64,
+    total_bytes: AtomicU64,
+    /// What it runs is asked here, up to this slot.
+    runs: Mutex<Option<(Asked, Slot)>>,
+    seen: Mutex<Option<Seen>>,
+    ended: AtomicBool,
+}
+
+/// How far it had come.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Bytes read, and one more than the slot that was run last.
+    come: (u64, u64),
+    /// Since when it has come no further.
+    since: Instant,
+    begun: Instant,
+}
+
+impl Starting {
+    /// It begins to read this data directory.
+    pub fn begin(&self, data: &Path, now: Instant) {
+        let total = bytes_in(&data.join(LOG)) + bytes_in(&data.join(STATES));
+        self.0.read_bytes.store(0, Ordering::Relaxed);
+        self.0.total_bytes.store(total, Ordering::Relaxed);
+        *self.seen() = Some(Seen { come: (0, 0), since: now, begun: now });
+    }
+
+    /// So many bytes more were read.
+    pub fn read(&self, bytes: u64) {
+        watch::went_on();
+        if !self.0.ended.load(Ordering::Relaxed) {
+            self.0.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// All is read; what the log holds is run up to `last`, which is asked here.
+    pub fn runs(&self, asked: Asked, last: Slot) {
+        *self.0.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some((asked, last));
+    }
+
+    /// It has started, or will not.
+    pub fn end(&self) {
+        self.0.ended.store(true, Ordering::Relaxed);
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slots(&self) -> Option<(Slot, Slot)> {
+        let runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.as_ref().map(|(asked, last)| (asked.slot(), *last))
+    }
+
+    /// Whether it has come further within the last [`PATIENCE`].
+    pub fn goes_on(&self, now: Instant) -> bool {
+        let read = self.0.read_bytes.load(Ordering::Relaxed);
+        let come = (read, self.slots().map_or(0, |(slot, _)| 1 + slot.0));
+        let mut seen = self.seen();
+        let Some(seen) = &mut *seen else { return true };
+        if seen.come != come {
+            (seen.come, seen.since) = (come, now);
+        }
+        now.saturating_duration_since(seen.since) < PATIENCE
+    }
+
+    /// How far it has come, in words.
+    pub fn text(&self, now: Instant) -> String {
+        if let Some((slot, last)) = self.slots() {
+            return if slot == Slot(0) {
+                "starting: restoring the state".to_owned()
+            } else {
+                format!("starting: running what the log holds, slot {slot} of {last}")
+            };
+        }
+        let Some(Seen { begun, .. }) = *self.seen() else { return "starting".to_owned() };
+        let total = self.0.total_bytes.load(Ordering::Relaxed);
+        let read = self.0.read_bytes.load(Ordering::Relaxed).min(total);
+        let took = now.saturating_duration_since(begun).as_secs_f64();
+        let left = took * (total - read) as f64 / read.max(1) as f64;
+        let left = if read == 0 { String::new() } else { format!("; {left:.0} s left at most") };
+        let (read, total) = (read as f64 / 1e6, total as f64 / 1e6);
+        format!(
+            "starting: {read:.0} MB of log and state read in {took:.0} s, of {total:.0} MB at most{left}"
+        )
+    }
+
+    /// Writes that to the log now and then, from a thread of its own, until it has ended.
+    pub fn tell(&self) -> std::io::Result<()> {
+        let starting = self.clone();
+        super::threads::spawn("start", move || {
+            let mut told = Instant::now();
+            while !starting.0.ended.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(100));
+                if told.elapsed() >= TELL {
+                    told = Instant::now();
+                    tracing::info!("{}", starting.text(told));
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Ends a start when it is dropped, however that ended.
+pub(super) struct Ending(pub Starting);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Bytes of the files in a directory; what cannot be read counts nothing, for whoever opens it says so.
+fn bytes_in(directory: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    let bytes = |entry: std::fs::DirEntry| Some(entry.metadata().ok()?.len());
+    entries.flatten().filter_map(bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_goes_on_and_says_how_far_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join(LOG)).unwrap();
+        std::fs::write(directory.path().join(LOG).join("1"), vec![0; 8_000_000]).unwrap();
+        let (starting, begun) = (Starting::default(), Instant::now());
+        assert_eq!(starting.text(begun), "starting");
+        starting.begin(directory.path(), begun);
+        let later = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(
+            starting.text(later(1)),
+            "starting: 0 MB of log and state read in 1 s, of 8 MB at most"
+        );
+        assert!(starting.goes_on(later(29)) && !starting.goes_on(later(30)));
+        starting.read(2_000_000);
+        assert!(starting.goes_on(later(31)) && starting.goes_on(later(60)));
+        assert_eq!(
+            starting.text(later(10)),
+            "starting: 2 MB of log and state read in 10 s, of 8 MB at most; 30 s left at most"
+        );
+        assert!(!starting.goes_on(later(61)));
+        starting.runs(Asked::default(), Slot(9));
+        assert!(starting.goes_on(later(62)));
+        assert_eq!(starting.text(later(62)), "starting: restoring the state");
+        starting.end();
+        starting.read(1_000_000);
+        assert_eq!(starting.0.read_bytes.load(Ordering::Relaxed), 2_000_000);
+    }
+}
