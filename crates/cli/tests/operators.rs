@@ -41,9 +41,13 @@ fn a_batch_that_is_interrupted_while_nobody_answers_leaves_no_line_without_an_an
     let answers: Vec<Value> =
         ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let said = |outcome: &str| answers.iter().filter(|one| one["outcome"] == outcome).count();
-    assert_eq!(said("indeterminate") + said("refused"), 200, "{ran:?}");
-    let told = "SIGINT: the lines up to 200 were begun, and each has its answer; what is behind them was not sent";
-    assert!(ran.error.contains(told), "{ran:?}");
+    let begun = said("indeterminate") + said("refused");
+    // One waits for the first place that is free.
+    assert!((200..=201).contains(&begun), "{ran:?}");
+    let told = format!(
+        "SIGINT: the lines up to {begun} were begun, and each has its answer; what is behind them was not sent"
+    );
+    assert!(ran.error.contains(&told), "{ran:?}");
 }
 
 /// An import too ends soon, and says from where to go on.
