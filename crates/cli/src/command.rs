@@ -60,3 +60,30 @@ pub fn main() -> ExitCode {
     };
     ending::exit_code("perdura", done)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// What does not say what it is, of a command and all below it.
+    fn untold(command: &clap::Command, path: &str) -> Vec<String> {
+        let arguments = command.get_arguments().filter(|one| one.get_help().is_none());
+        let mut found: Vec<String> = arguments.map(|one| format!("{path} {one}")).collect();
+        for below in command.get_subcommands() {
+            let path = format!("{path} {}", below.get_name());
+            found.extend(untold(below, &path));
+            if below.get_about().is_none() {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn each_command_and_option_says_what_it_is() {
+        let mut command = Arguments::command();
+        command.build();
+        assert_eq!(untold(&command, "perdura"), [""; 0]);
+    }
+}

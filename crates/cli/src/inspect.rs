@@ -28,12 +28,13 @@ const BY_FILES: &str = "every file is taken for a checkpoint, though some may be
                         pieces that others link to, and fail for that";
 
 const EXIT_CODES: &str = "\
-Changes nothing. Exit code 1 if anything shown does not verify, or a checkpoint is not there that the
-superblock names. The last group of a log may be torn by a crash; that alone is no damage, and is
-cut when the replica starts.
+Changes nothing. Exit code 1 if anything shown does not verify, or a checkpoint
+is not there that the superblock names. The last group of a log may be torn by a
+crash; that alone is no damage, and is cut when the replica starts.
 
-A replica that runs writes to its files and replaces them meanwhile, and that can be the cause, too.
-For a verdict stop it first, or inspect a copy that was made while it was stopped.";
+A replica that runs writes to its files and replaces them meanwhile, and that
+can be the cause, too. For a verdict stop it first, or inspect a copy that was
+made while it was stopped.";
 
 /// What is on a replica's disk, record by record, verifying checksums
 #[derive(Args)]

@@ -15,20 +15,25 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = r#"One JSON object a line, for example:
   {"id":1,"op":"put","key":"a","value":"x"}
-  {"id":2,"op":"get","key":"a"}                        result {"value":"x"} (null: absent)
-  {"id":3,"op":"del","key":"a"}                        result {"deleted":true}
-  {"id":4,"op":"scan","start":"a","end":"b","limit":9} result {"entries":[{"key":..,"value":..}],"more":false}
-  {"id":5,"op":"cas","key":"a","expect":null,"value":"x"}   result {"committed":true}; null: absent
+  {"id":2,"op":"get","key":"a"}
+      result {"value":"x"} (null: absent)
+  {"id":3,"op":"del","key":"a"}
+      result {"deleted":true}
+  {"id":4,"op":"scan","start":"a","end":"b","limit":9}
+      result {"entries":[{"key":..,"value":..}],"more":false}
+  {"id":5,"op":"cas","key":"a","expect":null,"value":"x"}
+      result {"committed":true} (expect null: absent)
   {"id":6,"op":"txn","ops":[{"cmp":{"key":"a","value":"x"}},{"read":"b"}]}
-                                                       result {"committed":true,"results":[..]}
-For the operations of a txn see `perdura kv txn --help`. Keys and values are strings, or
-{"b64":"..."}. The id may be anything, and comes back.
+      result {"committed":true,"results":[..]}
+For the operations of a txn see `perdura kv txn --help`. Keys and values are
+strings, or {"b64":"..."}. The id may be anything, and comes back.
 
 One JSON object a line comes out for each line that went in, as answers arrive:
   {"id":1,"outcome":"ok","result":{}}
-outcome is ok (it happened), refused (it never did, and never will), or indeterminate (it may have
-happened, or may yet happen); for the last two, error says why. A failed comparison is ok, with
-"committed":false. Lines in flight at once may be carried out in any order.
+outcome is ok (it happened), refused (it never did, and never will), or
+indeterminate (it may have happened, or may yet happen); for the last two, error
+says why. A failed comparison is ok, with "committed":false. Lines in flight at
+once may be carried out in any order.
 
 The exit code is 0 when every line is answered, whatever the answers are."#;
 

@@ -19,9 +19,10 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-const AFTER_HELP: &str = r#"A tuple is a list of fields in JSON: strings, integers, floats (numbers with a fraction or an
-exponent), true, false, and {"b64":"..."} for bytes. In a template, null matches any field, and
-{"type":"string"} (bytes, integer, float, bool) any of a type. Of several matches the oldest is meant.
+const AFTER_HELP: &str = r#"A tuple is a list of fields in JSON: strings, integers, floats (numbers with a
+fraction or an exponent), true, false, and {"b64":"..."} for bytes. In a
+template, null matches any field, and {"type":"string"} (bytes, integer, float,
+bool) any of a type. Of several matches the oldest is meant.
   perdura space create --cluster DIR jobs
   perdura space out --cluster DIR jobs '["job", 7, true]'
   perdura space in --cluster DIR jobs '["job", null, {"type":"bool"}]' --wait 1m

@@ -13,24 +13,30 @@ use serde_json::Value;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = r#"One JSON object a line, with an op and the name of its space, for example:
-  {"id":1,"op":"out","space":"s","tuple":["job",7],"lease_ms":60000}  result {"number":1}
-  {"id":2,"op":"rdp","space":"s","template":["job",null]}  result {"found":{"number":1,"expires_ms":..,"tuple":["job",7]}}
-  {"id":3,"op":"in","space":"s","template":["job",null],"wait_ms":5000}   result {"found":null}: none came
+  {"id":1,"op":"out","space":"s","tuple":["job",7],"lease_ms":60000}
+      result {"number":1}
+  {"id":2,"op":"rdp","space":"s","template":["job",null]}
+      result {"found":{"number":1,"expires_ms":..,"tuple":["job",7]}}
+  {"id":3,"op":"in","space":"s","template":["job",null],"wait_ms":5000}
+      result {"found":null}: none came
   {"id":4,"op":"rdall","space":"s","template":["job",null],"after":0,"limit":9}
-                                                            result {"tuples":[..],"more":false}
+      result {"tuples":[..],"more":false}
   {"id":5,"op":"cas","space":"s","template":["lock"],"tuple":["lock"]}
-                                                            result {"number":2}, or {"found":..}
-Operations: list, create (index_fields, insert, read, take, manage), delete (again until remaining is
-0), show, out, outall (tuples), rdp, inp, rd and in (wait_ms), rdall, inall, cas, replace, renew
-(number, lease_ms), claim (key, tuple, wait_ms), lease (template, lease_ms, wait_ms), done and return
-(number, token), extend (number, token, lease_ms), add (fields, amount), waits (after, limit), endwait
-(client, session, number), break (number). out, cas, replace and claim take lease_ms, read and take.
-Access lists are lists of public keys; null, or none, is everybody. For tuples and templates see
-`perdura space --help`. The id may be anything, and comes back.
+      result {"number":2}, or {"found":..}
+Operations: list, create (index_fields, insert, read, take, manage), delete
+(again until remaining is 0), show, out, outall (tuples), rdp, inp, rd and in
+(wait_ms), rdall, inall, cas, replace, renew (number, lease_ms), claim (key,
+tuple, wait_ms), lease (template, lease_ms, wait_ms), done and return (number,
+token), extend (number, token, lease_ms), add (fields, amount), waits (after,
+limit), endwait (client, session, number), break (number). out, cas, replace and
+claim take lease_ms, read and take. Access lists are lists of public keys; null,
+or none, is everybody. For tuples and templates see `perdura space --help`. The
+id may be anything, and comes back.
 
-One JSON object a line comes out for each line that went in, as answers arrive, as from
-`perdura kv batch`. Lines in flight at once may be carried out in any order. None waits behind
-one that waits for a tuple, but for the --in-flight places.
+One JSON object a line comes out for each line that went in, as answers arrive,
+as from `perdura kv batch`. Lines in flight at once may be carried out in any
+order. None waits behind one that waits for a tuple, but for the --in-flight
+places.
 
 The exit code is 0 when every line is answered, whatever the answers are."#;
 

@@ -12,7 +12,8 @@ use std::io::Write;
 use std::time::Duration;
 
 /// For the help of all commands.
-pub const EXAMPLES: &str = r#"A lock is a claim, which is had until its lease ends, unless it is renewed, or released (a lease of 0):
+pub const EXAMPLES: &str = r#"A lock is a claim, which is had until its lease ends, unless it is renewed, or
+released (a lease of 0):
   N=$(perdura space claim --cluster DIR jobs '["lock"]' --lease 30s --wait 1m)
   perdura space renew --cluster DIR jobs $N --lease 30s
   perdura space renew --cluster DIR jobs $N --lease 0

@@ -6,6 +6,7 @@ mod bench;
 mod cluster;
 mod cold_restart;
 mod common;
+mod help;
 mod hog;
 mod kills;
 mod older;

@@ -68,6 +68,33 @@ pub fn send_signal(child: &Child, signal: &str) {
     assert!(sent.success());
 }
 
+/// No line of help is longer, wherever it is shown.
+const COLUMNS: usize = 100;
+
+/// Asks for the help of the program and of all commands below it, the short and the long one. Gives their names; their lines fit.
+#[track_caller]
+pub fn fitting_helps(program: impl Fn() -> Command) -> Vec<Vec<String>> {
+    let (mut left, mut found) = (vec![Vec::new()], Vec::new());
+    while let Some(command) = left.pop() {
+        let help = |flag| {
+            let ran: Ran = program().args(&command).arg(flag).output().unwrap().into();
+            ran.ok()
+        };
+        let (short, long) = (help("-h"), help("--help"));
+        let too_long =
+            short.lines().chain(long.lines()).find(|line| line.chars().count() > COLUMNS);
+        assert_eq!(too_long, None, "in the help of {command:?}");
+        let below = short.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let below = below.take_while(|line| !line.is_empty());
+        let names = below.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+        for name in names.filter(|name| !["", "help"].contains(name)) {
+            left.push([&command[..], &[name.to_owned()]].concat());
+        }
+        found.push(command);
+    }
+    found
+}
+
 /// Replicas of clusters in this directory that run.
 pub fn replicas_in(work: &Path) -> usize {
     let work = work.to_str().unwrap();

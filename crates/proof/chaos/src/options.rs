@@ -19,7 +19,7 @@ scripts/chaos-setup installs what it uses of Debian.";
 
 /// Faults on a cluster of real processes, with a judge of what clients saw.
 #[derive(Parser, Debug)]
-#[command(name = "perdura-chaos", version, after_help = AFTER_HELP)]
+#[command(name = "perdura-chaos", version, max_term_width = 100, after_help = AFTER_HELP)]
 #[command(group = ArgGroup::new("bounds").args(["crash", "byzantine", "faults"]))]
 pub struct Options {
     /// A group that tolerates F crashed replicas: 2 F + 1 of them
@@ -141,6 +141,8 @@ mod tests {
     fn the_command_line_is_well_formed_and_clusters_are_as_for_init() {
         use clap::CommandFactory;
         Options::command().debug_assert();
+        let help = Options::command().render_long_help().to_string();
+        assert!(help.lines().all(|line| line.len() <= 100), "{help}");
         let bounds = |arguments: &[&str]| {
             let all = [&["perdura-chaos"], arguments].concat();
             Options::try_parse_from(all).map(|options| options.cluster().join(" "))
