@@ -1,8 +1,8 @@
 //! The command line of `perdura`: which command it asks for.
 
-use crate::{admin, bench, client_keys, dev, ending, health, init, inspect, kv};
-use crate::{limit, replica, server, space, status, txn, upgrade};
-use clap::{Parser, Subcommand};
+use crate::{admin, bench, client_keys, completion, dev, ending, health, init, inspect, kv};
+use crate::{limit, man, replica, server, space, status, txn, upgrade};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// A replicated store that stays available while up to u of its replicas fail, and correct while
@@ -36,6 +36,8 @@ enum Command {
     Health(health::Arguments),
     Bench(bench::Arguments),
     Inspect(inspect::Arguments),
+    Completion(completion::Arguments),
+    Man(man::Arguments),
 }
 
 /// Does what the command line of `perdura` asks for, and tells of what went wrong.
@@ -57,6 +59,8 @@ pub fn main() -> ExitCode {
         Command::Health(arguments) => health::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Completion(arguments) => completion::run(&arguments, Arguments::command()),
+        Command::Man(arguments) => man::run(&arguments, Arguments::command()),
     };
     ending::exit_code("perdura", done)
 }
@@ -64,7 +68,6 @@ pub fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// What does not say what it is, of a command and all below it.
     fn untold(command: &clap::Command, path: &str) -> Vec<String> {

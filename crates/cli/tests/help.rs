@@ -1,6 +1,7 @@
-//! What the program says of itself.
+//! What the program says of itself: help, completion, manual pages.
 
-use crate::common::{fitting_helps, program};
+use crate::common::{Ran, fitting_helps, program, run};
+use std::process::Command;
 
 #[test]
 fn help_fits_in_a_hundred_columns() {
@@ -9,4 +10,58 @@ fn help_fits_in_a_hundred_columns() {
         let words: Vec<&str> = some.split(' ').collect();
         assert!(commands.iter().any(|command| *command == words), "no {some} in {commands:?}");
     }
+}
+
+#[test]
+fn completion_is_there_for_each_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(&["completion", shell]).ok();
+        for word in ["delete-range", "reinit", "in-flight"] {
+            assert!(script.contains(word), "no {word} for {shell}");
+        }
+    }
+    let script = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(script.path(), run(&["completion", "bash"]).ok()).unwrap();
+    // It is read, and completes a command, and an option.
+    let complete = "source \"$1\" && COMP_WORDS=(\"${@:2}\") COMP_CWORD=$(($# - 2)) && \
+        _perdura perdura \"${@: -1}\" && echo \"${COMPREPLY[@]}\"";
+    for (words, whole) in
+        [(&["perdura", "he"][..], "health"), (&["perdura", "kv", "put", "--base"], "--base64")]
+    {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", complete, "bash"]).arg(script.path()).args(words);
+        let out = Ran::from(bash.output().unwrap()).ok();
+        assert!(out.split_whitespace().any(|word| word == whole), "{words:?}: {out}");
+    }
+    let read = Command::new("bash").arg("-n").arg(script.path()).output().unwrap();
+    Ran::from(read).ok();
+}
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("share/man1");
+    let write = || run(&["man", dir.to_str().unwrap()]);
+    let commands = fitting_helps(program);
+    assert!(write().ok().contains(&format!("wrote {} pages to {}", commands.len(), dir.display())));
+    for command in &commands {
+        let name = [&["perdura".to_owned()], &command[..]].concat().join("-");
+        let page = std::fs::read_to_string(dir.join(format!("{name}.1"))).unwrap();
+        for part in [".TH", ".SH NAME", ".SH SYNOPSIS", ".SH DESCRIPTION"] {
+            assert!(page.contains(part), "no {part} in the page of {name}: {page}");
+        }
+    }
+    // What is there already is replaced, if it is a page of ours.
+    std::fs::write(dir.join("perdura.1"), "old").unwrap();
+    std::fs::write(dir.join("perdurable.1"), "other").unwrap();
+    write().ok();
+    assert!(std::fs::read_to_string(dir.join("perdura.1")).unwrap().len() > 1000);
+    assert_eq!(std::fs::read_to_string(dir.join("perdurable.1")).unwrap(), "other");
+    std::fs::remove_file(dir.join("perdura-kv.1")).unwrap();
+    std::fs::create_dir(dir.join("perdura-kv.1")).unwrap();
+    write().failed(1, &["cannot write", "perdura-kv.1", "give a directory"]);
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    run(&["man", file.join("below").to_str().unwrap()])
+        .failed(1, &["cannot make", "give a directory"]);
 }
