@@ -1,5 +1,6 @@
 //! What all commands of the administrator share: which cluster, and ordering something there.
 
+use crate::command::CLUSTER_VARIABLE;
 use crate::connect::{administrator, connect, parse_duration, runtime};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -15,7 +16,7 @@ use std::time::Duration;
 #[derive(Args)]
 pub struct How {
     /// The directory of the cluster's files, with admin.toml
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = CLUSTER_VARIABLE, hide_env_values = true)]
     pub cluster: PathBuf,
     /// How long to wait for the cluster
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]

@@ -6,6 +6,7 @@
 use crate::Usage;
 use crate::administer::{How, administer, is_refused};
 use crate::clients_of_all;
+use crate::command::CLUSTER_VARIABLE;
 use crate::connect::load_groups;
 use crate::ending::tell_in_time;
 use crate::status::aligned;
@@ -52,7 +53,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         key_out: PathBuf,
         /// The directory with the cluster's cluster.toml
-        #[arg(long, value_name = "DIR")]
+        #[arg(long, value_name = "DIR", env = CLUSTER_VARIABLE, hide_env_values = true)]
         cluster: PathBuf,
     },
     /// Revoke the key that is registered under a name; it is never registered again

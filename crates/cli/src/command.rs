@@ -2,8 +2,12 @@
 
 use crate::{admin, bench, client_keys, completion, dev, ending, health, init, inspect, kv};
 use crate::{limit, man, replica, server, space, status, txn, upgrade};
+use clap::error::{ContextKind, ContextValue, Error};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
+
+/// Where the cluster is, if the command line does not say it.
+pub const CLUSTER_VARIABLE: &str = "PERDURA_CLUSTER";
 
 /// A replicated store that stays available while up to u of its replicas fail, and correct while
 /// up to r of them lie.
@@ -43,7 +47,7 @@ enum Command {
 /// Does what the command line of `perdura` asks for, and tells of what went wrong.
 #[must_use]
 pub fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let done = match parse().command {
         Command::Init(arguments) => init::run(&arguments),
         Command::Dev(arguments) => dev::run(&arguments),
         Command::Replica(arguments) => replica::run(&arguments),
@@ -63,6 +67,25 @@ pub fn main() -> ExitCode {
         Command::Man(arguments) => man::run(&arguments, Arguments::command()),
     };
     ending::exit_code("perdura", done)
+}
+
+/// Where a command lacks its cluster, it is said that the variable would do as well.
+fn parse() -> Arguments {
+    Arguments::try_parse().unwrap_or_else(|mut error| {
+        if lacks_cluster(&error) {
+            let tip = format!("{CLUSTER_VARIABLE} in the environment stands for --cluster");
+            let tips = ContextValue::StyledStrs(vec![tip.into()]);
+            error.insert(ContextKind::Suggested, tips);
+        }
+        error.exit()
+    })
+}
+
+fn lacks_cluster(error: &Error) -> bool {
+    let required = error.kind() == clap::error::ErrorKind::MissingRequiredArgument;
+    let missing = error.get(ContextKind::InvalidArg);
+    let ContextValue::Strings(names) = missing.unwrap_or(&ContextValue::None) else { return false };
+    required && names.iter().any(|name| name.starts_with("--cluster"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! From `--cluster DIR` to a client.
 
+use crate::command::CLUSTER_VARIABLE;
 use crate::ending::tell_in_time;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -17,7 +18,7 @@ pub use perdura::connect::{administrator, connect, connect_store_with, load, loa
 #[derive(Args, Clone)]
 pub struct ClusterArguments {
     /// The directory of the cluster's files
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = CLUSTER_VARIABLE, hide_env_values = true)]
     pub cluster: PathBuf,
     /// The client's key [default: client.toml in DIR]
     #[arg(long, value_name = "FILE")]

@@ -16,6 +16,7 @@
 use crate::Usage;
 use crate::administer::confirmed;
 use crate::client_keys::alone;
+use crate::command::CLUSTER_VARIABLE;
 use crate::connect::{administrator, connect, load_groups, parse_duration, runtime};
 use crate::health;
 use crate::members::make_known;
@@ -49,7 +50,7 @@ use std::time::{Duration, Instant};
 #[derive(Args)]
 pub struct Arguments {
     /// The directory of the cluster's files, with admin.toml
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = CLUSTER_VARIABLE, hide_env_values = true)]
     cluster: PathBuf,
     /// The replica to replace
     #[arg(long, value_name = "I")]

@@ -4,6 +4,7 @@
 pub mod servers;
 
 use crate::connect::parse_duration;
+use crate::command::CLUSTER_VARIABLE;
 use crate::health::exit_code;
 use crate::partitions::label;
 use anyhow::{Context, Result, bail, ensure};
@@ -50,7 +51,7 @@ const ANSWER_BYTES: u64 = 1024 * 1024;
 #[derive(Args)]
 pub struct Arguments {
     /// The directory of the cluster's files
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = CLUSTER_VARIABLE, hide_env_values = true)]
     cluster: PathBuf,
     /// Print JSON
     #[arg(long)]

@@ -1,6 +1,6 @@
-//! What the program says of itself: help, completion, manual pages.
+//! What the program says of itself: help, completion, manual pages; and where it is told of its cluster.
 
-use crate::common::{Ran, fitting_helps, program, run};
+use crate::common::{Cluster, Ran, fitting_helps, program, run};
 use std::process::Command;
 
 #[test]
@@ -64,4 +64,34 @@ fn each_command_has_a_manual_page() {
     std::fs::write(&file, "").unwrap();
     run(&["man", file.join("below").to_str().unwrap()])
         .failed(1, &["cannot make", "give a directory"]);
+}
+
+#[test]
+fn the_cluster_may_be_named_by_a_variable() {
+    let (cluster, other) = (Cluster::init(&["--crash", "1"]), Cluster::init(&["--byzantine", "1"]));
+    let with = |arguments: &[&str]| -> Ran {
+        let mut command = program();
+        command.args(arguments).env("PERDURA_CLUSTER", cluster.dir());
+        command.output().unwrap().into()
+    };
+    let replicas = |ran: Ran| {
+        let said: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        said["replicas"].as_array().unwrap().len()
+    };
+    let dir = other.dir().display().to_string();
+    assert_eq!(replicas(with(&["status", "--json"])), 3);
+    assert_eq!(replicas(with(&["status", "--json", "--cluster", &dir])), 4);
+    assert_eq!(replicas(with(&["health", "--json", "--timeout", "100ms"])), 3);
+    with(&["kv", "get", "key", "--timeout", "100ms"]).failed(4, &[]);
+    with(&["client", "add", "bob", "--timeout", "100ms"]).failed(1, &["may not be registered"]);
+    assert!(cluster.path("client-bob.toml.pending").exists());
+    with(&["client", "key", "--key-out", &format!("{dir}/eve.toml")]).ok();
+    with(&["replica", "reinit", "--id", "7"]).failed(2, &["0 to 2"]);
+    // Who names none is told of it, where it would do.
+    run(&["limit", "--state-mib", "1"]).failed(2, &["--cluster <DIR>", "PERDURA_CLUSTER"]);
+    let key = run(&["kv", "get"]);
+    key.failed(2, &["<KEY>", "PERDURA_CLUSTER"]);
+    let key = with(&["kv", "get"]);
+    key.failed(2, &["<KEY>"]);
+    assert!(!key.error.contains("PERDURA_CLUSTER"), "{key:?}");
 }

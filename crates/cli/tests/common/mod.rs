@@ -23,7 +23,7 @@ use std::sync::Mutex;
 /// The program, to be given arguments.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_perdura"));
-    command.stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
+    command.stdin(Stdio::null()).env_remove("RUST_BACKTRACE").env_remove("PERDURA_CLUSTER");
     command
 }
 
