@@ -72,6 +72,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/timeline", get(posts::timeline))
         .route("/posts", post(posts::post))
         .route("/posts/{author}/{key}", get(posts::one).delete(posts::delete))
+        .route("/posts/{author}/{key}/answers", get(posts::answers))
         .route("/users/{name}", get(accounts::profile))
         .route("/users/{name}/posts", get(posts::of_user))
         .route("/users/{name}/followers", get(accounts::followers))

@@ -114,6 +114,16 @@ pub(super) async fn one(
     Ok(Json(shown.into()))
 }
 
+pub(super) async fn answers(
+    State(app): State<Shared>,
+    InPath((author, key)): InPath<(String, String)>,
+    Params(asked): Params<Asked>,
+) -> Result<Json<PageJson<PostJson>>, ApiError> {
+    let (to, after) = (post_id(&author, &key)?, asked.after::<PostId>()?);
+    let found = app.network.answers(&to, after.as_ref(), asked.limit()).await?;
+    Ok(Json(page(found.ok_or_else(no_post)?)))
+}
+
 pub(super) async fn delete(
     State(app): State<Shared>,
     session: Session,

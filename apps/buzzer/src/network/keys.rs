@@ -8,6 +8,8 @@
 //! HASH/NAME/f/FRIEND          whom it follows
 //! HASH/NAME/l                 passwords that were wrong, by where they came from, and where right ones came from
 //! HASH/NAME/p/INVERTED KEY    its posts, the newest first
+//! HASH/NAME/r/INVERTED KEY/KEY/AUTHOR
+//!                             what answers the first one of these posts, the oldest first
 //! HASH/NAME/s/SESSION         its sessions, with their ends
 //! HASH/!l                     passwords that were wrong, of names that have no account
 //! HASH/!s/SESSION             a session, HASH being that of its id
@@ -41,6 +43,8 @@ pub enum Kind {
     Friends,
     /// What a user posted.
     Posts,
+    /// What answers that.
+    Answers,
     /// Where a user is logged in.
     Sessions,
 }
@@ -53,6 +57,7 @@ impl Kind {
             Kind::Followers => 'b',
             Kind::Friends => 'f',
             Kind::Posts => 'p',
+            Kind::Answers => 'r',
             Kind::Sessions => 's',
         }
     }
@@ -106,6 +111,20 @@ pub fn post(id: &PostId) -> Bytes {
     of(&id.author, &format!("p/{}", id.key.inverted()))
 }
 
+/// That a post answers another, with the keys of that one's author.
+pub(super) fn answer(to: &PostId, answer: &PostId) -> Bytes {
+    of(&to.author, &format!("{}{}/{}", answers_begin(to), answer.key, answer.author))
+}
+
+fn answers_begin(to: &PostId) -> String {
+    format!("{}/{}/", Kind::Answers.letter(), to.key.inverted())
+}
+
+/// What answers a post.
+pub(super) fn answers(to: &PostId) -> Range {
+    Range::prefix(of(&to.author, &answers_begin(to)))
+}
+
 pub(super) fn session(key: &SessionKey) -> Bytes {
     format!("{}/!s/{key}", hash_of(&key.0)).into()
 }
@@ -134,6 +153,13 @@ pub(super) fn name_in(key: &[u8]) -> Option<Name> {
 
 pub(super) fn post_key_in(key: &[u8]) -> Option<PostKey> {
     PostKey::of_inverted(last_part(key)?)
+}
+
+/// Which post a key says to answer another.
+pub(super) fn answer_in(key: &[u8]) -> Option<PostId> {
+    let mut parts = std::str::from_utf8(key).ok()?.rsplit('/');
+    let (author, key) = (parts.next()?, parts.next()?);
+    Some(PostId { author: Name::new(author).ok()?, key: key.parse().ok()? })
 }
 
 /// The bounds for this many partitions, from 1 to 64, as `perdura init --partition-by range:...` takes them: even, since hashes are.
@@ -165,6 +191,7 @@ mod tests {
             follower(&alice, &name("bob")),
             friend(&alice, &name("bob")),
             post(&id),
+            answer(&id, &PostId { author: name("bob"), key: PostKey::new(7, 8) }),
             session_of(&alice, &key),
         ];
         let prefix = of(&alice, "");
@@ -183,6 +210,24 @@ mod tests {
         let id = PostId { author: alice, key: PostKey::new(1_700_000_000_000, 77) };
         assert_eq!(post_key_in(&post(&id)), Some(id.key));
         assert_eq!(post_key_in(b"nonsense"), None);
+    }
+
+    #[test]
+    fn answers_to_a_post_stand_together_the_oldest_first() {
+        let id = |author, time_ms| PostId { author: name(author), key: PostKey::new(time_ms, 3) };
+        let to = id("alice", 5);
+        let answers = [id("zoe", 6), id("amy", 7), id("bob", 7), id("amy", 1 << 40)]
+            .map(|one| (answer(&to, &one), one));
+        assert!(answers.is_sorted_by(|(one, _), (other, _)| one < other));
+        for (key, one) in &answers {
+            assert_eq!(answer_in(key), Some(one.clone()));
+            assert!(key.starts_with(&of(&to.author, &answers_begin(&to))));
+        }
+        assert!(
+            !answer(&id("alice", 6), &id("zoe", 7))
+                .starts_with(&of(&to.author, &answers_begin(&to)))
+        );
+        assert_eq!(answer_in(b"nonsense"), None);
     }
 
     #[test]

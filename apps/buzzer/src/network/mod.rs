@@ -148,6 +148,14 @@ pub trait Network: Sessions {
     /// A post, if it is there.
     async fn read_post(&self, id: &PostId) -> Result<Option<Shown>, Failure>;
 
+    /// What answers a post, the oldest first, from behind that one on; none if the post is not there.
+    async fn answers(
+        &self,
+        to: &PostId,
+        after: Option<&PostId>,
+        limit: u32,
+    ) -> Result<Option<Page<Shown, PostId>>, Failure>;
+
     /// The posts of an account, the newest first, from behind that of a key on.
     async fn posts(
         &self,

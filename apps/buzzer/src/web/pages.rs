@@ -91,6 +91,12 @@ pub(crate) fn cards(all: Vec<Shown>, viewer: Option<&Viewer>) -> Vec<Card> {
     all.into_iter().map(|shown| Card::new(shown, viewer)).collect()
 }
 
+/// What answers one post, on the page of that.
+pub(crate) fn answers(all: Vec<Shown>, viewer: Option<&Viewer>) -> Vec<Card> {
+    let answer = |shown| Card { answered: None, ..Card::new(shown, viewer) };
+    all.into_iter().map(answer).collect()
+}
+
 /// A number up to a bound, in words.
 pub(crate) fn number(count: &Count) -> String {
     let digits = count.counted.to_string();
@@ -230,13 +236,17 @@ impl NamesPage {
     }
 }
 
-/// One post, with a form to answer it.
+/// One post, with a form to answer it, and what answers it.
 #[derive(Template)]
 #[template(path = "post.html")]
 pub(crate) struct PostPage {
     pub(crate) looking: Option<Viewer>,
     pub(crate) card: Card,
+    pub(crate) is_first: bool,
+    /// On the first page, for whoever is logged in.
     pub(crate) compose: Option<Compose>,
+    pub(crate) answers: Vec<Card>,
+    pub(crate) next: Option<String>,
 }
 
 impl PostPage {

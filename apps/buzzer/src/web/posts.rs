@@ -2,7 +2,8 @@
 
 use super::compose::{Compose, KeyError, PostForm, check_key, new_key};
 use super::pages::{
-    Again, Card, ComposePage, PostPage, TimelinePage, WelcomePage, cards, compose_for, html,
+    Again, Card, ComposePage, PostPage, TimelinePage, WelcomePage, answers, cards, compose_for,
+    html,
 };
 use super::trouble::{Fields, InPath, Params, Trouble};
 use super::visitor::{self, Viewer, now_ms};
@@ -41,6 +42,13 @@ pub(super) fn no_page() -> Trouble {
     )
 }
 
+impl Begin {
+    /// Behind which post of several authors', if that is said.
+    fn after(self) -> Result<Option<PostId>, Trouble> {
+        self.after.map(|text| text.parse::<PostId>()).transpose().map_err(|_| no_page())
+    }
+}
+
 /// The post with this address.
 fn post_id(name: &str, key: &str) -> Result<PostId, Trouble> {
     let found = || Some(PostId { author: Name::new(name).ok()?, key: key.parse().ok()? });
@@ -64,8 +72,7 @@ pub(super) async fn timeline(
     let Some(logged_in) = visitor::find(&session).await? else {
         return Ok(html(StatusCode::OK, &WelcomePage { note: None }));
     };
-    let after = from.after.map(|text| text.parse::<PostId>()).transpose();
-    let after = after.map_err(|_| no_page())?;
+    let after = from.after()?;
     let page = app.network.timeline(&logged_in.name, after.as_ref(), ON_A_PAGE).await?;
     let viewer = Some(&logged_in);
     let compose = if after.is_none() { compose_for(viewer, None)? } else { None };
@@ -195,18 +202,23 @@ async fn stale(
     wrong(viewer, form, StatusCode::CONFLICT, problem.to_owned())
 }
 
-/// One post, with a form to answer it.
+/// One post, with a form to answer it, and what answers it.
 pub(super) async fn one(
     State(app): State<Shared>,
     session: Session,
     InPath((name, key)): InPath<(String, String)>,
+    Params(from): Params<Begin>,
 ) -> Result<Response, Trouble> {
     let looking = visitor::find(&session).await?;
     let id = post_id(&name, &key)?;
+    let after = from.after()?;
     let shown = app.network.read_post(&id).await?.ok_or_else(no_post)?;
-    let compose = compose_for(looking.as_ref(), Some(&id))?;
-    let card = Card::new(shown, looking.as_ref());
-    Ok(html(StatusCode::OK, &PostPage { looking, card, compose }))
+    let page = app.network.answers(&id, after.as_ref(), ON_A_PAGE).await?.ok_or_else(no_post)?;
+    let (viewer, is_first) = (looking.as_ref(), after.is_none());
+    let compose = if is_first { compose_for(viewer, Some(&id))? } else { None };
+    let (card, answers) = (Card::new(shown, viewer), answers(page.items, viewer));
+    let next = page.next.map(|next| next.to_string());
+    Ok(html(StatusCode::OK, &PostPage { looking, card, is_first, compose, answers, next }))
 }
 
 /// Deletes a post of whoever asks.

@@ -56,6 +56,10 @@ fn a_partition_that_is_nearly_full_takes_no_posts_and_leaves_room_for_the_rest()
     let warned = "a partition of the store is nearly full";
     world.app().wait_to_say(warned);
 
+    // Nor is anything answered that is there: what says so would be beside it.
+    let answer = json!({ "text": "me too", "answers": format!("{}/{first}", names[0]) });
+    assert_eq!(code_of(&bob.api("POST", "/posts", Some(answer)).is(507)), "full");
+
     // All else goes on, there and elsewhere.
     bob.api("POST", "/posts", Some(post)).is(201);
     amy.follow_user(&names[1]);

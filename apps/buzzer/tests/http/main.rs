@@ -1,6 +1,7 @@
 //! The program over HTTP, on real servers of a cluster of two partitions.
 
 mod accounts;
+mod answers;
 mod attacks;
 mod browser;
 mod causality;

@@ -53,6 +53,26 @@ async fn make_accounts(network: &Perdura, count: usize) -> Vec<Name> {
     names
 }
 
+/// One answers what others post, and they what he does: so often that it takes several steps to delete it.
+async fn answer_each_other(network: &Perdura, one: &Name, others: &[Name]) {
+    let post = async |author: &Name, tie: u32, answers: Option<&PostId>| {
+        let time_ms = answers.map_or_else(now_ms, |id| id.key.time_ms() + 1);
+        let key = PostKey::new(time_ms, tie);
+        let new = NewPost { answers: answers.cloned(), ..new_post(key, "x") };
+        network.post(author, &new).await.unwrap();
+        PostId { author: author.clone(), key }
+    };
+    let asked = post(one, 1, None).await;
+    for (index, other) in (1..).zip(others) {
+        let theirs = post(other, 2, None).await;
+        for tie in 10 * index..10 * index + 3 {
+            tokio::join!(post(one, tie, Some(&theirs)), post(other, tie, Some(&asked)));
+        }
+    }
+    let page = network.answers(&asked, None, 100).await.unwrap().unwrap();
+    assert!(page.items.len() == 100 && page.next.is_some());
+}
+
 /// Keys of the store that name somebody.
 fn keys_of(world: &World, name: &Name) -> Vec<String> {
     let mut keys = world.keys();
@@ -126,6 +146,7 @@ async fn a_large_account_goes_in_steps_that_several_take_at_once() {
         };
         join_all((0..50).map(post)).await.into_iter().for_each(|posted| posted.unwrap());
     }
+    answer_each_other(&network, gone, others).await;
     let proof = network.check_password(gone, &password(), &HERE).await.unwrap();
     assert_eq!(network.delete_account(gone, &proof).await, Ok(true));
     // Nothing is added from now on.
@@ -140,6 +161,8 @@ async fn a_large_account_goes_in_steps_that_several_take_at_once() {
         }
     }
     assert_eq!(keys_of(&world, gone), Vec::<String>::new());
+    let answers = world.keys().iter().filter(|key| key.contains("/r/")).count();
+    assert_eq!(answers, 0);
     let profile = network.profile(&others[0]).await.unwrap().unwrap();
     assert_eq!((profile.followers.counted, profile.friends.counted), (0, 0));
     // A step that comes late does not touch who has the name then.

@@ -268,6 +268,17 @@ impl Network for Retwis {
         self.one_post(id).await
     }
 
+    async fn answers(
+        &self,
+        to: &PostId,
+        _after: Option<&PostId>,
+        _limit: u32,
+    ) -> Result<Option<Page<Shown, PostId>>, Failure> {
+        // No list has them: nobody is told of any.
+        let none = Page { items: Vec::new(), next: None };
+        Ok(self.one_post(to).await?.map(|_| none))
+    }
+
     async fn posts(
         &self,
         of: &Name,

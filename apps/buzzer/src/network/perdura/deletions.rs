@@ -1,7 +1,8 @@
 //! Deleting an account, in steps that anybody can go on with.
 //!
 //! 1. It is marked, and noted among those that are being deleted: from then on nothing is added to it.
-//! 2. Its sessions, its posts, and who follows it and whom it follows, both keys of each, are deleted, some at a time.
+//! 2. Its sessions, its posts with what says that they answer others, what says that others answer them, and who follows it and whom it follows, both keys of each, are
+//!    deleted, some at a time.
 //! 3. When nothing of that is left the account itself is, with the note. Its name is free then.
 //!
 //! Each step compares the mark, so that one that comes late does not touch a later account of that name.
@@ -9,13 +10,17 @@
 use super::super::error::Failure;
 use super::super::keys::{self, Kind};
 use super::super::name::Name;
+use super::super::post::Post;
 use super::super::session::Proof;
 use super::super::values::{self, AccountValue};
 use super::edges::names_in;
+use super::posts::{delete_post, posts_in};
 use super::{Perdura, Written, now_ms};
+use ::perdura::protocol::PartitionId;
 use ::perdura::transactions::Range;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use std::collections::BTreeMap;
 
 /// Accounts that are gone on with in one call.
 const ACCOUNTS: u32 = 64;
@@ -26,14 +31,14 @@ const ACCOUNTS_AT_A_TIME: usize = 8;
 /// Steps for each of them in one call.
 const STEPS: usize = 32;
 
-/// Posts that one step deletes.
+/// Posts that one step deletes, or keys of what answers them.
 const POSTS: u32 = 200;
 
-/// Followers, or friends, that one step deletes ...
+/// Followers, or friends, that one step deletes, each in a transaction of its own.
 const EDGES: u32 = 64;
 
-/// ... so many at a time, each in a transaction of its own.
-const EDGES_AT_A_TIME: usize = 8;
+/// Transactions of a step at a time.
+const AT_A_TIME: usize = 8;
 
 /// What a step came to.
 enum Step {
@@ -43,6 +48,18 @@ enum Step {
     Nothing,
     /// The account is not being deleted any more: somebody else did it.
     Over,
+}
+
+/// What transactions that deleted something came to, each of which compared the mark.
+fn step_of(all: impl IntoIterator<Item = Result<Written, Failure>>) -> Result<Step, Failure> {
+    let mut step = Step::Nothing;
+    for written in all {
+        step = match written? {
+            Written::Done(_) => Step::Deleted,
+            Written::Failed(_) => return Ok(Step::Over),
+        };
+    }
+    Ok(step)
 }
 
 impl Perdura {
@@ -111,15 +128,7 @@ impl Perdura {
         };
         self.end_sessions(name, Some(&mark)).await?;
         for _ in 0..STEPS {
-            let step = match self.delete_posts(name, &mark).await? {
-                Step::Nothing => self.delete_edges(name, &mark, Kind::Followers).await?,
-                step => step,
-            };
-            let step = match step {
-                Step::Nothing => self.delete_edges(name, &mark, Kind::Friends).await?,
-                step => step,
-            };
-            match step {
+            match self.delete_next(name, &mark).await? {
                 Step::Deleted => {}
                 Step::Over => return Ok(true),
                 Step::Nothing => {
@@ -134,26 +143,63 @@ impl Perdura {
         Ok(false)
     }
 
+    /// Deletes some of what is left. Where there are no posts any more nothing is added to what answers them.
+    async fn delete_next(&self, name: &Name, mark: &Bytes) -> Result<Step, Failure> {
+        for kind in [Kind::Posts, Kind::Answers, Kind::Followers, Kind::Friends] {
+            let step = match kind {
+                Kind::Posts => self.delete_posts(name, mark).await?,
+                Kind::Answers => self.delete_answers(name, mark).await?,
+                kind => self.delete_edges(name, mark, kind).await?,
+            };
+            if !matches!(step, Step::Nothing) {
+                return Ok(step);
+            }
+        }
+        Ok(Step::Nothing)
+    }
+
+    /// Those that answer posts of one partition together: a transaction is of two partitions at most.
     async fn delete_posts(&self, name: &Name, mark: &Bytes) -> Result<Step, Failure> {
-        let posts = self.range(keys::all(name, Kind::Posts).limit(POSTS)).await?;
-        if posts.entries.is_empty() {
+        let entries = self.range(keys::all(name, Kind::Posts).limit(POSTS)).await?;
+        let mut groups: BTreeMap<PartitionId, Vec<Post>> = BTreeMap::new();
+        for post in posts_in(name, &entries)? {
+            let other = keys::post(post.answers.as_ref().unwrap_or(&post.id));
+            groups.entry(self.store.partition_of(&other)).or_default().push(post);
+        }
+        let groups: Vec<Vec<Post>> = groups.into_values().collect();
+        let mut step = Step::Nothing;
+        for some in groups.chunks(AT_A_TIME) {
+            let deleted = some.iter().map(|posts| async move {
+                let mut delete = self.begin();
+                delete.cmp(keys::account(name), mark.clone());
+                posts.iter().for_each(|post| delete_post(&mut delete, post));
+                self.write(delete).await
+            });
+            step = step_of(join_all(deleted).await)?;
+            if matches!(step, Step::Over) {
+                break;
+            }
+        }
+        Ok(step)
+    }
+
+    async fn delete_answers(&self, name: &Name, mark: &Bytes) -> Result<Step, Failure> {
+        let answers = self.range(keys::all(name, Kind::Answers).limit(POSTS)).await?;
+        if answers.entries.is_empty() {
             return Ok(Step::Nothing);
         }
         let mut delete = self.begin();
         delete.cmp(keys::account(name), mark.clone());
-        for (key, _) in &posts.entries {
+        for (key, _) in &answers.entries {
             delete.delete(key);
         }
-        Ok(match self.write(delete).await? {
-            Written::Done(_) => Step::Deleted,
-            Written::Failed(_) => Step::Over,
-        })
+        step_of([self.write(delete).await])
     }
 
     async fn delete_edges(&self, name: &Name, mark: &Bytes, kind: Kind) -> Result<Step, Failure> {
         let names = names_in(&self.range(keys::all(name, kind).limit(EDGES)).await?)?;
         let mut step = Step::Nothing;
-        for others in names.chunks(EDGES_AT_A_TIME) {
+        for others in names.chunks(AT_A_TIME) {
             let deleted = others.iter().map(|other| async move {
                 let (follower, friend) = match kind {
                     Kind::Friends => (name, other),
@@ -165,11 +211,9 @@ impl Perdura {
                 delete.delete(keys::follower(friend, follower));
                 self.write(delete).await
             });
-            for deleted in join_all(deleted).await {
-                step = match deleted? {
-                    Written::Done(_) => Step::Deleted,
-                    Written::Failed(_) => return Ok(Step::Over),
-                };
+            step = step_of(join_all(deleted).await)?;
+            if matches!(step, Step::Over) {
+                break;
             }
         }
         Ok(step)

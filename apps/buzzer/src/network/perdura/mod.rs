@@ -4,6 +4,7 @@
 //! list of friends and then one transaction of ranges that only reads.
 
 mod accounts;
+mod answers;
 mod deletions;
 mod edges;
 mod fullness;
@@ -264,12 +265,6 @@ impl Perdura {
         Ok(self.read(look).await?.get(page))
     }
 
-    async fn delete(&self, key: Bytes) -> Result<bool, Failure> {
-        let waiter = self.waiters.ask(self.partition_of(&key), Instant::now())?;
-        let deleted = waiter.until(self.store.delete(key, &self.options)).await;
-        deleted.map_err(|error| not_written(&error))
-    }
-
     fn partition_of(&self, key: &[u8]) -> BTreeSet<PartitionId> {
         BTreeSet::from([self.store.partition_of(key)])
     }
@@ -390,6 +385,15 @@ impl Network for Perdura {
 
     async fn read_post(&self, id: &PostId) -> Result<Option<Shown>, Failure> {
         self.one_post(id).await
+    }
+
+    async fn answers(
+        &self,
+        to: &PostId,
+        after: Option<&PostId>,
+        limit: u32,
+    ) -> Result<Option<Page<Shown, PostId>>, Failure> {
+        self.answers_to(to, after, limited(limit)).await
     }
 
     async fn posts(

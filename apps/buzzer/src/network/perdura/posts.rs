@@ -1,4 +1,6 @@
-//! Posts: one key for each, with its author's.
+//! Posts: one key for each, with its author's, and for one that answers another a second one, with that one's author's.
+//!
+//! Invariant: both are written, and removed, in one transaction.
 
 use super::super::Page;
 use super::super::error::{Failure, PostError};
@@ -8,6 +10,7 @@ use super::super::post::{NewPost, Post, PostId, PostKey, Shown};
 use super::super::values::{self, PostValue};
 use super::fullness::NO_POSTS;
 use super::{Entries, Perdura, Written};
+use ::perdura::transactions::Builder;
 use bytes::Bytes;
 use std::collections::HashMap;
 
@@ -27,14 +30,22 @@ pub(super) fn posts_in(author: &Name, entries: &Entries) -> Result<Vec<Post>, Fa
     entries.entries.iter().map(post).collect()
 }
 
+/// Removes all that there is of a post.
+pub(super) fn delete_post(transaction: &mut Builder, post: &Post) {
+    transaction.delete(keys::post(&post.id));
+    if let Some(answered) = &post.answers {
+        transaction.delete(keys::answer(answered, &post.id));
+    }
+}
+
 impl Perdura {
-    /// One insert, in its author's partition; where it answers another post that one is compared, so that it is there.
+    /// One insert, in its author's partition; where it answers another post that one is compared, so that it is there, and a key is written beside it.
     pub(super) async fn add_post(&self, author: &Name, new: &NewPost) -> Result<(), PostError> {
         let id = PostId { author: author.clone(), key: new.key };
         let content =
             PostValue { text: new.text.as_str().to_owned(), answers: new.answers.clone() };
         let value = values::write(&content)?;
-        if self.is_full(&keys::post(&id), NO_POSTS) {
+        if self.has_no_room(&id) || new.answers.as_ref().is_some_and(|one| self.has_no_room(one)) {
             return self.posted_before(&id, &value, PostError::Full).await;
         }
         let mut post = self.begin();
@@ -49,6 +60,7 @@ impl Perdura {
                 return self.posted_before(&id, &value, PostError::AnswersNothing).await;
             };
             post.cmp(keys::post(answered), there);
+            post.write(keys::answer(answered, &id), keys::THERE);
         }
         match self.write(post).await? {
             Written::Done(_) => Ok(()),
@@ -56,6 +68,11 @@ impl Perdura {
             Written::Failed(1) => self.posted_before(&id, &value, PostError::KeyTaken).await,
             Written::Failed(_) => self.posted_before(&id, &value, PostError::AnswersNothing).await,
         }
+    }
+
+    /// Whether nothing is posted where this post's author's data is.
+    fn has_no_room(&self, id: &PostId) -> bool {
+        self.is_full(&keys::post(id), NO_POSTS)
     }
 
     /// Whether it is there already, since it was sent before; else this is why it is not.
@@ -72,7 +89,13 @@ impl Perdura {
     }
 
     pub(super) async fn remove_post(&self, id: &PostId) -> Result<bool, Failure> {
-        self.delete(keys::post(id)).await
+        let Some(there) = self.get(keys::post(id)).await? else { return Ok(false) };
+        let post = post_of(id.clone(), &there)?;
+        let mut delete = self.begin();
+        delete.cmp(keys::post(id), there);
+        delete_post(&mut delete, &post);
+        // Where it is not as it was somebody else deleted it.
+        Ok(matches!(self.write(delete).await?, Written::Done(_)))
     }
 
     pub(super) async fn one_post(&self, id: &PostId) -> Result<Option<Shown>, Failure> {
@@ -100,26 +123,29 @@ impl Perdura {
 
     /// With what they answer. That is read later than they are, and so there if it was not deleted.
     pub(super) async fn with_answered(&self, posts: Vec<Post>) -> Result<Vec<Shown>, Failure> {
-        let mut answered: HashMap<PostId, Post> = HashMap::new();
         let mut wanted: Vec<PostId> =
             posts.iter().filter_map(|post| post.answers.clone()).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        if !wanted.is_empty() {
-            let mut look = self.begin();
-            let asked: Vec<_> =
-                wanted.into_iter().map(|id| (look.read(keys::post(&id)), id)).collect();
-            let found = self.read(look).await?;
-            for (read, id) in asked {
-                if let Some(value) = found.get(read) {
-                    answered.insert(id.clone(), post_of(id, &value)?);
-                }
-            }
-        }
+        let found = self.those_there(wanted).await?;
+        let answered: HashMap<PostId, Post> =
+            found.into_iter().map(|post| (post.id.clone(), post)).collect();
         let shown = |post: Post| {
             let answered = post.answers.as_ref().and_then(|id| answered.get(id)).cloned();
             Shown { post, answered }
         };
         Ok(posts.into_iter().map(shown).collect())
+    }
+
+    /// Those of some posts that are there, in their order.
+    pub(super) async fn those_there(&self, ids: Vec<PostId>) -> Result<Vec<Post>, Failure> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut look = self.begin();
+        let asked: Vec<_> = ids.into_iter().map(|id| (look.read(keys::post(&id)), id)).collect();
+        let found = self.read(look).await?;
+        let there = asked.into_iter().filter_map(|(read, id)| Some((id, found.get(read)?)));
+        there.map(|(id, value)| post_of(id, &value)).collect()
     }
 }
