@@ -9,6 +9,7 @@ mod assets;
 pub(crate) mod compose;
 mod guard;
 mod health;
+mod links;
 mod metrics;
 mod pages;
 mod posts;

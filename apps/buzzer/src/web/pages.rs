@@ -1,6 +1,7 @@
 //! The pages, as their templates take them. Everything in them is escaped by the templates.
 
 use super::compose::Compose;
+use super::links::{Piece, pieces};
 use super::visitor::Viewer;
 use crate::network::{Count, Failure, Name, Post, Profile, Shown, TEXT_MOST};
 use askama::Template;
@@ -50,7 +51,7 @@ pub(crate) struct Answered {
     pub(crate) author: Name,
     pub(crate) key: String,
     /// None if it is deleted.
-    pub(crate) text: Option<String>,
+    pub(crate) text: Option<Vec<Piece>>,
 }
 
 /// A post on a page.
@@ -58,7 +59,7 @@ pub(crate) struct Answered {
 pub(crate) struct Card {
     pub(crate) author: Name,
     pub(crate) key: String,
-    pub(crate) text: String,
+    pub(crate) text: Vec<Piece>,
     pub(crate) at: Moment,
     pub(crate) answered: Option<Answered>,
     /// The token of the form that deletes it, for its author.
@@ -72,14 +73,14 @@ impl Card {
         let answered = answers.map(|answers| Answered {
             author: answers.author,
             key: answers.key.to_string(),
-            text: answered.map(|post| post.text),
+            text: answered.map(|post| pieces(&post.text)),
         });
         let own = viewer.filter(|viewer| viewer.name == id.author);
         Card {
             deletable: own.map(|viewer| viewer.csrf.clone()),
             author: id.author,
             key: id.key.to_string(),
-            text,
+            text: pieces(&text),
             at: Moment::of(id.key.time_ms()),
             answered,
         }
@@ -358,5 +359,27 @@ mod tests {
         let page = page.render().unwrap();
         assert!(page.contains("&#60;script&#62;"), "{page}");
         assert!(!page.contains("<script>alert") && !page.contains("\"><b>"), "{page}");
+    }
+
+    #[test]
+    fn links_in_texts_are_markup_and_nothing_else_in_them_is() {
+        let id = PostId { author: Name::new("alice").unwrap(), key: PostKey::new(1, 2) };
+        let text = "@Bob_1: https://example.org/?a=1&b='x'\" onclick=\"alert(1)\" <b>\njavascript:alert(1)";
+        let post = Post { id, text: text.to_owned(), answers: None };
+        let card = Card::new(Shown { post, answered: None }, None);
+        let page = PostPage {
+            looking: None,
+            card,
+            is_first: true,
+            compose: None,
+            answers: Vec::new(),
+            next: None,
+        };
+        let page = page.render().unwrap();
+        let shown = "<p class=\"text\"><a href=\"/u/bob_1\">@Bob_1</a>: \
+            <a href=\"https://example.org/?a=1&#38;b=&#39;x\" rel=\"nofollow noopener noreferrer ugc\">\
+            https://example.org/?a=1&#38;b=&#39;x</a>&#39;&#34; onclick=&#34;alert(1)&#34; &#60;b&#62;\n\
+            javascript:alert(1)</p>";
+        assert!(page.contains(shown), "{page}");
     }
 }

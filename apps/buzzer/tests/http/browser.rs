@@ -91,6 +91,13 @@ fn attribute(tag: &str, name: &str) -> Option<String> {
     Some(plain(&rest[..rest.find('"')?]))
 }
 
+/// Without its tags.
+fn untagged(markup: &str) -> String {
+    let mut parts = markup.split('<');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('>').unwrap().1)
+}
+
 /// Without the escapes of HTML.
 fn plain(text: &str) -> String {
     let escapes = [("&#60;", "<"), ("&#62;", ">"), ("&#34;", "\""), ("&#39;", "'"), ("&#38;", "&")];
@@ -245,7 +252,7 @@ pub fn texts(page: &Page) -> Vec<String> {
     let text = |card: &str| {
         let card = &card[..card.find("</article>").unwrap()];
         let own = card.rsplit("<p class=\"text\">").next().unwrap();
-        plain(&own[..own.find("</p>").unwrap()])
+        plain(&untagged(&own[..own.find("</p>").unwrap()]))
     };
     cards.map(text).collect()
 }

@@ -62,6 +62,26 @@ fn what_is_posted_is_shown_as_it_was_typed() {
 }
 
 #[test]
+fn addresses_and_names_in_posts_are_links() {
+    let world = World::start(&[]);
+    let browser = Browser::new(world.url());
+    browser.sign_up("alice");
+    let text = "@Bob and mail@example.org: see https://example.org/a?b=\"c\"&d (or http://[x]).\n\
+                javascript:alert(1) https://alice@evil.example";
+    browser.post(text);
+    let page = browser.get("/u/alice").is(200);
+    assert_eq!(texts(&page), [text]);
+    let own = page.text.rsplit("<p class=\"text\">").next().unwrap();
+    let own = &own[..own.find("</p>").unwrap()];
+    assert_eq!(own.matches("<a ").count(), 2, "{own}");
+    let address = "<a href=\"https://example.org/a?b=\" rel=\"nofollow noopener noreferrer ugc\">";
+    page.has(&["<a href=\"/u/bob\">@Bob</a>", address]);
+    // In the API it is what was typed.
+    let told = browser.api("GET", "/users/alice/posts", None).is(200).json();
+    assert_eq!(told["items"][0]["text"], text);
+}
+
+#[test]
 fn timelines_have_the_posts_of_all_partitions_in_their_order() {
     let world = World::start(&[]);
     let names = [name_in(0, "amy"), name_in(1, "bob"), name_in(0, "cat"), name_in(1, "dan")];
