@@ -70,6 +70,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/password", put(accounts::change_password))
         .route("/session", post(accounts::log_in).get(accounts::who).delete(accounts::log_out))
         .route("/timeline", get(posts::timeline))
+        .route("/newest", get(posts::newest))
         .route("/posts", post(posts::post))
         .route("/posts/{author}/{key}", get(posts::one).delete(posts::delete))
         .route("/posts/{author}/{key}/answers", get(posts::answers))

@@ -65,6 +65,15 @@ pub(super) async fn timeline(
     Ok(Json(page(found)))
 }
 
+pub(super) async fn newest(
+    State(app): State<Shared>,
+    Params(asked): Params<Asked>,
+) -> Result<Json<PageJson<PostJson>>, ApiError> {
+    let after: Option<PostId> = asked.after()?;
+    let found = app.network.newest(after.as_ref(), asked.limit()).await?;
+    Ok(Json(page(found)))
+}
+
 pub(super) async fn of_user(
     State(app): State<Shared>,
     InPath(name): InPath<String>,

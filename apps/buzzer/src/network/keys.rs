@@ -13,6 +13,9 @@
 //! HASH/NAME/s/SESSION         its sessions, with their ends
 //! HASH/!l                     passwords that were wrong, of names that have no account
 //! HASH/!s/SESSION             a session, HASH being that of its id
+//! BOUND/!n/INVERTED KEY/AUTHOR
+//!                             a post that is among the newest of all, BOUND being where the partition of its author begins
+//! !n/INVERTED KEY/AUTHOR      the same in the first partition
 //! !d/NAME                     an account that is being deleted
 //! ```
 //!
@@ -33,6 +36,9 @@ pub const THERE: &[u8] = b"1";
 
 /// Accounts that are being deleted.
 pub(super) const DELETIONS: &str = "!d/";
+
+/// Posts that are among the newest.
+const NEWEST: &str = "!n/";
 
 /// The kinds of keys that a user has any number of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +131,22 @@ pub(super) fn answers(to: &PostId) -> Range {
     Range::prefix(of(&to.author, &answers_begin(to)))
 }
 
+fn newest_begin(bound: &[u8]) -> Vec<u8> {
+    let slash = if bound.is_empty() { "" } else { "/" };
+    [bound, slash.as_bytes(), NEWEST.as_bytes()].concat()
+}
+
+/// The list of the newest posts of the partition that begins there; the first one begins nowhere.
+pub(super) fn newest(bound: &[u8]) -> Range {
+    Range::prefix(newest_begin(bound))
+}
+
+/// That a post of the partition that begins there is among the newest.
+pub(super) fn newest_post(bound: &[u8], id: &PostId) -> Bytes {
+    let rest = format!("{}/{}", id.key.inverted(), id.author);
+    [newest_begin(bound), rest.into_bytes()].concat().into()
+}
+
 pub(super) fn session(key: &SessionKey) -> Bytes {
     format!("{}/!s/{key}", hash_of(&key.0)).into()
 }
@@ -155,11 +177,23 @@ pub(super) fn post_key_in(key: &[u8]) -> Option<PostKey> {
     PostKey::of_inverted(last_part(key)?)
 }
 
+/// The author and the digits at the end of a key.
+fn post_at_end(key: &[u8]) -> Option<(Name, &str)> {
+    let mut parts = key.rsplit(|byte| *byte == b'/').map(std::str::from_utf8);
+    let (author, digits) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    Some((Name::new(author).ok()?, digits))
+}
+
 /// Which post a key says to answer another.
 pub(super) fn answer_in(key: &[u8]) -> Option<PostId> {
-    let mut parts = std::str::from_utf8(key).ok()?.rsplit('/');
-    let (author, key) = (parts.next()?, parts.next()?);
-    Some(PostId { author: Name::new(author).ok()?, key: key.parse().ok()? })
+    let (author, digits) = post_at_end(key)?;
+    Some(PostId { author, key: digits.parse().ok()? })
+}
+
+/// Which post a key says to be among the newest.
+pub(super) fn newest_in(key: &[u8]) -> Option<PostId> {
+    let (author, digits) = post_at_end(key)?;
+    Some(PostId { author, key: PostKey::of_inverted(digits)? })
 }
 
 /// The bounds for this many partitions, from 1 to 64, as `perdura init --partition-by range:...` takes them: even, since hashes are.
@@ -228,6 +262,22 @@ mod tests {
                 .starts_with(&of(&to.author, &answers_begin(&to)))
         );
         assert_eq!(answer_in(b"nonsense"), None);
+    }
+
+    #[test]
+    fn the_newest_posts_of_a_partition_stand_in_it_in_the_order_of_timelines() {
+        let id = |author, time_ms| PostId { author: name(author), key: PostKey::new(time_ms, 3) };
+        let ids = [id("zoe", 9), id("amy", 7), id("bob", 7), id("amy", 1)];
+        assert!(ids.is_sorted());
+        for (bound, next) in [("", "4000"), ("4000", "8000"), ("8", "80"), ("8000", "8001")] {
+            let keys = ids.each_ref().map(|id| newest_post(bound.as_bytes(), id));
+            assert!(keys.is_sorted());
+            for (key, id) in keys.iter().zip(&ids) {
+                assert!(bound.as_bytes() <= &key[..] && &key[..] < next.as_bytes());
+                assert_eq!(newest_in(key).as_ref(), Some(id));
+            }
+        }
+        assert_eq!(newest_in(b"nonsense"), None);
     }
 
     #[test]

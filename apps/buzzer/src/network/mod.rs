@@ -172,6 +172,13 @@ pub trait Network: Sessions {
         limit: u32,
     ) -> Result<Page<Shown, PostId>, Failure>;
 
+    /// The newest posts of all accounts, from behind that one on, as far back as they are kept together; where very much is posted at a time some of them.
+    async fn newest(
+        &self,
+        after: Option<&PostId>,
+        limit: u32,
+    ) -> Result<Page<Shown, PostId>, Failure>;
+
     /// What there is to see of an account, if there is one.
     async fn profile(&self, name: &Name) -> Result<Option<Profile>, Failure>;
 

@@ -175,6 +175,7 @@ fn pages() -> Router<Shared> {
     Router::new()
         .route("/", get(posts::timeline))
         .route("/post", post(posts::post).get(posts::to_first_page))
+        .route("/newest", get(posts::newest))
         .route("/key", get(posts::key))
         .route("/u/{name}/{key}", get(posts::one))
         .route("/u/{name}/{key}/delete", post(posts::delete))

@@ -189,6 +189,22 @@ impl TimelinePage {
     }
 }
 
+/// The newest posts of all.
+#[derive(Template)]
+#[template(path = "newest.html")]
+pub(crate) struct NewestPage {
+    pub(crate) looking: Option<Viewer>,
+    pub(crate) is_first: bool,
+    pub(crate) cards: Vec<Card>,
+    pub(crate) next: Option<String>,
+}
+
+impl NewestPage {
+    fn viewer(&self) -> Option<&Viewer> {
+        self.looking.as_ref()
+    }
+}
+
 /// What somebody who looks at an account has to do with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Relation {

@@ -2,8 +2,8 @@
 
 use super::compose::{Compose, KeyError, PostForm, check_key, new_key};
 use super::pages::{
-    Again, Card, ComposePage, PostPage, TimelinePage, WelcomePage, answers, cards, compose_for,
-    html,
+    Again, Card, ComposePage, NewestPage, PostPage, TimelinePage, WelcomePage, answers, cards,
+    compose_for, html,
 };
 use super::trouble::{Fields, InPath, Params, Trouble};
 use super::visitor::{self, Viewer, now_ms};
@@ -79,6 +79,20 @@ pub(super) async fn timeline(
     let next = page.next.map(|next| next.to_string());
     let cards = cards(page.items, viewer);
     Ok(html(StatusCode::OK, &TimelinePage { compose, cards, next, logged_in }))
+}
+
+/// The newest posts of all.
+pub(super) async fn newest(
+    State(app): State<Shared>,
+    session: Session,
+    Params(from): Params<Begin>,
+) -> Result<Response, Trouble> {
+    let looking = visitor::find(&session).await?;
+    let after = from.after()?;
+    let page = app.network.newest(after.as_ref(), ON_A_PAGE).await?;
+    let (next, is_first) = (page.next.map(|next| next.to_string()), after.is_none());
+    let cards = cards(page.items, looking.as_ref());
+    Ok(html(StatusCode::OK, &NewestPage { looking, is_first, cards, next }))
 }
 
 /// A new key for a form that was open for long.

@@ -12,6 +12,7 @@ mod fullness;
 mod guesses;
 mod mix;
 mod network;
+mod newest;
 mod posts;
 mod program;
 mod world;

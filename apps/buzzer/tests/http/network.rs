@@ -173,6 +173,39 @@ async fn a_large_account_goes_in_steps_that_several_take_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_newest_posts_are_cut_to_so_many() {
+    /// Posts that a server of the application lists in a second, and those that stay listed.
+    const LISTED: usize = 20;
+    const KEPT: usize = 200;
+    let world = World::start(&[]);
+    let network = open(&world);
+    let author = &make_accounts(&network, 1).await[0];
+    let listed = || world.keys().iter().filter(|key| key.contains("!n/")).count();
+    let post = async |through: &Perdura, tie: u32| {
+        let key = PostKey::new(now_ms(), tie);
+        through.post(author, &new_post(key, "x")).await.unwrap();
+        PostId { author: author.clone(), key }
+    };
+    // Each other server lists as much as it may at once.
+    for server in 1..=KEPT / LISTED + 1 {
+        let other = open(&world);
+        join_all((0..2 * LISTED as u32).map(|tie| post(&other, tie))).await;
+        other.close().await;
+        assert!(listed() >= KEPT.min(server * LISTED));
+    }
+    // This one's first has them cut.
+    let last = post(&network, 1).await;
+    while listed() != KEPT {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let page = network.newest(None, 100).await.unwrap();
+    assert_eq!((&page.items[0].post.id, page.items.len()), (&last, 100));
+    let page = network.newest(page.next.as_ref(), 100).await.unwrap();
+    assert_eq!((page.items.len(), page.next), (100, None));
+    network.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_has_so_many_sessions() {
     let world = World::start(&[]);
     let network = open(&world);

@@ -299,6 +299,15 @@ impl Network for Retwis {
         self.page(&keys::timeline(of), after, limited(limit)).await
     }
 
+    async fn newest(
+        &self,
+        _after: Option<&PostId>,
+        _limit: u32,
+    ) -> Result<Page<Shown, PostId>, Failure> {
+        // Nor does any list have those of all.
+        Ok(Page { items: Vec::new(), next: None })
+    }
+
     async fn profile(&self, name: &Name) -> Result<Option<Profile>, Failure> {
         let mut look = pipe();
         look.cmd("EXISTS").arg(keys::account(name));

@@ -15,7 +15,7 @@ fn answers_in(entries: &Entries) -> Result<Vec<PostId>, Failure> {
         let text = || Failure::Broken(format!("{} is no answer's", String::from_utf8_lossy(key)));
         keys::answer_in(key).ok_or_else(text)
     };
-    entries.entries.iter().map(|(key, _)| answer(key)).collect()
+    entries.entries.iter().map(|(key, _)| answer(&key)).collect()
 }
 
 impl Perdura {

@@ -1,7 +1,7 @@
 //! Deleting an account, in steps that anybody can go on with.
 //!
 //! 1. It is marked, and noted among those that are being deleted: from then on nothing is added to it.
-//! 2. Its sessions, its posts with what says that they answer others, what says that others answer them, and who follows it and whom it follows, both keys of each, are
+//! 2. Its sessions, its posts with all that names them, what says that others answer them, and who follows it and whom it follows, both keys of each, are
 //!    deleted, some at a time.
 //! 3. When nothing of that is left the account itself is, with the note. Its name is free then.
 //!
@@ -14,7 +14,7 @@ use super::super::post::Post;
 use super::super::session::Proof;
 use super::super::values::{self, AccountValue};
 use super::edges::names_in;
-use super::posts::{delete_post, posts_in};
+use super::posts::posts_in;
 use super::{Perdura, Written, now_ms};
 use ::perdura::protocol::PartitionId;
 use ::perdura::transactions::Range;
@@ -172,7 +172,7 @@ impl Perdura {
             let deleted = some.iter().map(|posts| async move {
                 let mut delete = self.begin();
                 delete.cmp(keys::account(name), mark.clone());
-                posts.iter().for_each(|post| delete_post(&mut delete, post));
+                posts.iter().for_each(|post| self.delete_all_of(post, &mut delete));
                 self.write(delete).await
             });
             step = step_of(join_all(deleted).await)?;

@@ -9,6 +9,7 @@ mod deletions;
 mod edges;
 mod fullness;
 mod logins;
+mod newest;
 mod posts;
 mod sessions;
 mod timeline;
@@ -33,6 +34,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use fullness::Fullness;
 use futures_util::future::join_all;
+use newest::Lists;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,6 +62,7 @@ pub struct Perdura {
     turns: Turns,
     waiters: Waiters,
     fullness: Arc<Fullness>,
+    lists: Arc<Lists>,
     /// A key of each partition.
     probes: Vec<Bytes>,
     connections: usize,
@@ -187,6 +190,9 @@ impl Perdura {
         connections: usize,
     ) -> Result<Perdura, Failure> {
         let partitions = probes.len();
+        // The first partition begins before all keys.
+        let bounds = probes.iter().skip(1).cloned();
+        let begins = std::iter::once(Bytes::new()).chain(bounds).collect();
         Ok(Perdura {
             store,
             options: Options { timeout, reply_quorum: None },
@@ -194,6 +200,7 @@ impl Perdura {
             turns: Turns::default(),
             waiters: Waiters::new(partitions),
             fullness: Arc::new(Fullness::new(partitions)),
+            lists: Arc::new(Lists::new(begins)),
             probes,
             connections,
         })
@@ -412,6 +419,14 @@ impl Network for Perdura {
         limit: u32,
     ) -> Result<Page<Shown, PostId>, Failure> {
         self.timeline_of(of, after, limited(limit)).await
+    }
+
+    async fn newest(
+        &self,
+        after: Option<&PostId>,
+        limit: u32,
+    ) -> Result<Page<Shown, PostId>, Failure> {
+        self.newest_of_all(after, limited(limit)).await
     }
 
     async fn profile(&self, name: &Name) -> Result<Option<Profile>, Failure> {

@@ -1,6 +1,6 @@
-//! Posts: one key for each, with its author's, and for one that answers another a second one, with that one's author's.
+//! Posts: one key for each, with its author's; for one that answers another a second one, with that one's author's; and for some one that lists them among the newest.
 //!
-//! Invariant: both are written, and removed, in one transaction.
+//! Invariant: all keys of a post are written, and removed, in one transaction.
 
 use super::super::Page;
 use super::super::error::{Failure, PostError};
@@ -30,14 +30,6 @@ pub(super) fn posts_in(author: &Name, entries: &Entries) -> Result<Vec<Post>, Fa
     entries.entries.iter().map(post).collect()
 }
 
-/// Removes all that there is of a post.
-pub(super) fn delete_post(transaction: &mut Builder, post: &Post) {
-    transaction.delete(keys::post(&post.id));
-    if let Some(answered) = &post.answers {
-        transaction.delete(keys::answer(answered, &post.id));
-    }
-}
-
 impl Perdura {
     /// One insert, in its author's partition; where it answers another post that one is compared, so that it is there, and a key is written beside it.
     pub(super) async fn add_post(&self, author: &Name, new: &NewPost) -> Result<(), PostError> {
@@ -62,8 +54,17 @@ impl Perdura {
             post.cmp(keys::post(answered), there);
             post.write(keys::answer(answered, &id), keys::THERE);
         }
+        let listed = self.to_be_listed(&id);
+        if let Some(key) = &listed {
+            post.write(key.clone(), keys::THERE);
+        }
         match self.write(post).await? {
-            Written::Done(_) => Ok(()),
+            Written::Done(_) => {
+                if listed.is_some() {
+                    self.was_listed(&id);
+                }
+                Ok(())
+            }
             Written::Failed(0) => Err(PostError::NoAccount),
             Written::Failed(1) => self.posted_before(&id, &value, PostError::KeyTaken).await,
             Written::Failed(_) => self.posted_before(&id, &value, PostError::AnswersNothing).await,
@@ -88,12 +89,21 @@ impl Perdura {
         }
     }
 
+    /// Adds to a transaction that all keys of a post are removed.
+    pub(super) fn delete_all_of(&self, post: &Post, transaction: &mut Builder) {
+        transaction.delete(keys::post(&post.id));
+        transaction.delete(self.listed(&post.id));
+        if let Some(answered) = &post.answers {
+            transaction.delete(keys::answer(answered, &post.id));
+        }
+    }
+
     pub(super) async fn remove_post(&self, id: &PostId) -> Result<bool, Failure> {
         let Some(there) = self.get(keys::post(id)).await? else { return Ok(false) };
         let post = post_of(id.clone(), &there)?;
         let mut delete = self.begin();
         delete.cmp(keys::post(id), there);
-        delete_post(&mut delete, &post);
+        self.delete_all_of(&post, &mut delete);
         // Where it is not as it was somebody else deleted it.
         Ok(matches!(self.write(delete).await?, Written::Done(_)))
     }
