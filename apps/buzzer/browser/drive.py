@@ -11,15 +11,55 @@ from http.cookiejar import CookieJar
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from world import PATIENCE_S, ROOT, World
 
 SCREENS = ROOT / "target/buzzer-screens"
-DESKTOP, PHONE = (1280, 900, False), (390, 844, True)
+DESKTOP, PHONE = (1280, 900, False), (360, 740, True)
 MANY_POSTS = 10_000
 POSTERS = 8
+
+# As long as a name can be: it is in the head of all pages.
+BOB = "bob_of_the_long_name"
+
+# What nobody can use of a page: what is beyond the window, links and fields that a finger misses (but for links in sentences), and edges of what can be pressed that
+# hardly differ from what is beside them.
+UNUSABLE = """
+const found = [], name = (one) => one.outerHTML.slice(0, 90);
+const head = document.querySelector(".top nav");
+if (head.scrollWidth > head.clientWidth) found.push("the head is wider than the window");
+const width = document.documentElement.scrollWidth;
+if (width > innerWidth) found.push(`the page is ${width} wide in a window of ${innerWidth}`);
+const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const luminance = (colour) => {
+  const [r, g, b] = parts(colour).slice(0, 3).map((part) => part / 255)
+    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const contrast = (one, other) => {
+  const [less, more] = [luminance(one), luminance(other)].sort((one, other) => one - other);
+  return (more + 0.05) / (less + 0.05);
+};
+const behind = (one) => {
+  const colour = getComputedStyle(one).backgroundColor;
+  return parts(colour)[3] === 0 ? behind(one.parentElement) : colour;
+};
+for (const one of document.querySelectorAll("a, button, input, textarea")) {
+  const at = one.getBoundingClientRect(), style = getComputedStyle(one);
+  if (!at.width || !at.height || style.clipPath !== "none") continue;
+  if (at.left < 0 || at.right > innerWidth) found.push(`beyond the window: ${name(one)}`);
+  const isInSentence = one.tagName === "A" && one.closest(".text, .empty, .other, h1");
+  if (!isInSentence && (at.width < 24 || at.height < 24)) found.push(`${at.width} by ${at.height}: ${name(one)}`);
+  if (one.matches("a:not(.strong), :disabled")) continue;
+  const seen = contrast(style.borderTopColor, behind(one.parentElement));
+  if (seen < 3) found.push(`contrast of ${seen}: ${name(one)}`);
+}
+return found;
+"""
 
 
 def password_of(name):
@@ -75,17 +115,16 @@ class Person:
         return [card.find_elements(By.CSS_SELECTOR, ":scope > .text")[0].text for card in self.all(".card")]
 
     def screen(self, name):
-        """Takes a picture, of a page that is as wide as the window."""
-        width, window = self.driver.execute_script(
-            "return [document.documentElement.scrollWidth, window.innerWidth]"
-        )
-        assert width <= window, f"{name} is {width} wide in a window of {window}"
+        """Takes a picture, light and dark, of a page that can be used."""
         shape = "phone" if self.phone else "desktop"
-        self.driver.save_screenshot(str(SCREENS / f"{shape}-{name}.png"))
+        for theme in ("dark", "light"):
+            self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+            unusable = self.driver.execute_script(UNUSABLE)
+            assert not unusable, f"{shape}-{name}-{theme}: {unusable}"
+            self.driver.save_screenshot(str(SCREENS / f"{shape}-{name}-{theme}.png"))
 
-    def dark(self, is_dark):
-        value = "dark" if is_dark else "light"
-        self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
+    def keys(self, *keys):
+        ActionChains(self.driver).send_keys(*keys).perform()
 
     def sign_up(self, name):
         self.open("/signup")
@@ -93,6 +132,16 @@ class Person:
         self.type("#password", password_of(name))
         self.press(".door button")
         assert f"@{name}" in self.one(".me").text
+        self.skip_to_content()
+
+    def skip_to_content(self):
+        """By keys alone, past the head."""
+        self.keys(Keys.TAB)
+        focus = self.driver.switch_to.active_element
+        assert focus.text == "Skip to content", focus.text
+        self.screen("skip")
+        self.keys(Keys.ENTER, Keys.TAB)
+        assert self.driver.switch_to.active_element.get_attribute("id") == "text"
 
     def post(self, text):
         self.open("/")
@@ -150,11 +199,19 @@ def people_meet(alice, bob):
     bob.screen("signup")
     alice.sign_up("alice")
     alice.screen("empty")
-    bob.sign_up("bob")
+    bob.sign_up(BOB)
     markup = "<script>document.title = 'broken'</script> & <b>not bold</b>"
     alice.post(markup)
     assert alice.texts() == [markup] and "broken" not in alice.driver.title
-    alice.post("A second post, over\ntwo lines, and https://example.org/" + "a" * 90)
+    address = "https://example.org/" + "a" * 90
+    second = f"A second post for @{BOB}, over\ntwo lines, and {address}."
+    alice.post(second)
+    shown = [(link.get_attribute("href"), link.get_attribute("rel")) for link in alice.all(".text a")]
+    assert shown == [(f"{alice.url}/u/{BOB}", ""), (address, "nofollow noopener noreferrer ugc")], shown
+    bob.open("/")
+    bob.press(".empty a[href='/newest']")
+    assert len(bob.texts()) == 2
+    bob.screen("newest")
     bob.follow("alice")
     bob.screen("profile")
     bob.open("/")
@@ -166,14 +223,22 @@ def people_meet(alice, bob):
     bob.screen("answer")
     bob.open("/")
     bob.screen("timeline")
-    alice.follow("bob")
+    alice.press(".text a")
+    assert alice.driver.current_url.endswith(BOB)
+    alice.follow(BOB)
     alice.open("/")
     assert alice.texts()[0] == "An answer from the bus: very much so!"
     alice.screen("timeline")
+    # From the answer to what it answers, which is shown with all that answers it.
+    alice.press(".answered a")
+    alice.type("#text", "So I see, " * 20 + "says alice.")
+    alice.press(".compose button")
+    answers = ["An answer from the bus: very much so!", "So I see, " * 20 + "says alice."]
     for person in (alice, bob):
-        person.dark(True)
-        person.screen("timeline-dark")
-        person.dark(False)
+        person.open("/u/alice")
+        person.press(".card:nth-of-type(2) .when")
+        assert person.texts() == [second, *answers] and not person.all(".answered"), person.texts()
+        person.screen("post")
         person.open("/u/alice/followers")
         person.screen("followers")
         person.open("/api")
@@ -292,7 +357,7 @@ def main():
             servers_fail(world, alice)
             bob.open("/")
             bob.screen("later")
-            leave(bob, "bob")
+            leave(bob, BOB)
             for person in people:
                 complaints = person.complaints()
                 assert not complaints, complaints

@@ -23,3 +23,6 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/buzzer.js", get(script))
         .route("/icon.svg", get(icon))
 }
+
+#[cfg(test)]
+mod tests;
