@@ -3,8 +3,8 @@
 
 pub mod servers;
 
-use crate::connect::parse_duration;
 use crate::command::CLUSTER_VARIABLE;
+use crate::connect::parse_duration;
 use crate::health::exit_code;
 use crate::partitions::label;
 use anyhow::{Context, Result, bail, ensure};

@@ -20,7 +20,10 @@ fn who_hears_of_too_few_members_is_neither_ready_nor_a_leader() {
     cluster.start(0);
     let why = wait_for("a word of company", || why_not_ready(&cluster, 0));
     assert!(why.contains("1 members are there with itself, and 2 are needed"), "{why}");
-    assert!(why.contains("1 (not heard of since the start), 2 (not heard of since the start)"), "{why}");
+    assert!(
+        why.contains("1 (not heard of since the start), 2 (not heard of since the start)"),
+        "{why}"
+    );
     let status = &cluster.status()[0];
     assert_eq!((&status["leader"], &status["state"]), (&false.into(), &"waiting".into()));
     assert!(cluster.http(0, "/readyz").is_none());
