@@ -101,7 +101,7 @@ fn a_hangup_that_is_ignored_stops_nothing() {
 fn http_answers_beside_connections_that_are_held_open() {
     let mut cluster = Cluster::init(&["--crash", "1"]);
     cluster.start(0);
-    wait_for("an answer", || cluster.http(0, "/healthz"));
+    wait_for("an answer", || cluster.http(0, "/status"));
     let address = cluster.http_address(0);
     let held: Vec<TcpStream> = (0..200)
         .map(|number| {
