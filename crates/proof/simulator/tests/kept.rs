@@ -253,13 +253,13 @@ const KEPT: [(&str, Kept, &str, &str); 43] = [
     (
         "what a member had said of its disk a minute before lengthened time-outs when it came back (1704)",
         Kept::Test,
-        "crates/core/replica/src/node/company.rs",
+        "crates/core/replica/src/node/company/tests.rs",
         "what_a_member_said_long_ago_lengthens_nothing",
     ),
     (
         "what a member had said of its disk at its start counted when it came after all that it had said since (998154928012)",
         Kept::Test,
-        "crates/core/replica/src/node/company.rs",
+        "crates/core/replica/src/node/company/tests.rs",
         "what_was_overtaken_tells_of_no_member",
     ),
     (
