@@ -28,6 +28,11 @@ release:
 lab: release
 	$(CARGO) build --release --locked --package perdura-lab
 
+# A container image of it, with podman or docker.
+.PHONY: container
+container: release
+	scripts/container
+
 # A cluster of real processes on loopback, with its data in $(DIR); Ctrl-C stops it.
 dev: build
 	target/fast/perdura dev $(DIR)
