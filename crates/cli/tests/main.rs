@@ -9,6 +9,7 @@ mod common;
 mod help;
 mod hog;
 mod kills;
+mod monitoring;
 mod older;
 mod operators;
 mod output;
