@@ -6,6 +6,7 @@
 //! the others': r may lie about theirs, and up to u in all may be wrong, so a replica takes its own for wrong only when more than
 //! u others say so.
 
+use super::flushes::HANGS_MS;
 use super::{Node, Output, Peer, State};
 use perdura_agreement::Now;
 use perdura_protocol::message::Message;
@@ -19,10 +20,7 @@ const VITALS_MS: u64 = 1_000;
 /// What takes longer to the disk is slow, milliseconds: time-outs begin to follow it at twice that.
 const SLOW_MS: u64 = 125;
 
-/// A write to the log that has been under way for longer hangs, milliseconds: a disk of any kind comes back sooner, or tells of an error.
-pub(super) const STALLED_MS: u64 = 2_000;
-
-/// A disk hangs only if it is so many times slower than what others measure: where all are slow nobody is to blame, and any leader as good.
+/// A disk is to blame only if it is so many times slower than what others measure: where all are slow nobody is to blame, and any leader as good.
 const STALLED_TIMES: u64 = 4;
 
 /// Who has not been heard of for this long is not there; over slow links it takes four round trips.
@@ -66,7 +64,7 @@ impl Member {
     /// How long its log has not come back, by its own word, milliseconds; 0 if it has.
     fn stalled_ms(&self) -> u64 {
         let said = self.vitals.as_ref().map_or(0, |(vitals, _)| u64::from(vitals.stalled_ms));
-        if said >= STALLED_MS { said } else { 0 }
+        if said >= HANGS_MS { said } else { 0 }
     }
 
     fn is_heard(&self, now_ms: u64) -> bool {
@@ -469,9 +467,8 @@ impl Node {
         let longest = self.appending.longest_ms(now_ms);
         let company = &mut self.company;
         company.flush_ms = u32::try_from(longest).unwrap_or(u32::MAX);
-        let oldest = self.appending.oldest_ms(now_ms);
-        let hangs = oldest >= STALLED_MS;
-        company.stalled_ms = if hangs { u32::try_from(oldest).unwrap_or(u32::MAX) } else { 0 };
+        let hangs = self.appending.hangs_ms(now_ms);
+        company.stalled_ms = u32::try_from(hangs).unwrap_or(u32::MAX);
         company.trip_ms = company.measured_trip_ms(now_ms);
         self.agreement.set_pace(company.pace_ms(now_ms, self.agreement.leader()));
         let stalled = if seeded!(StalledLeads) { 0 } else { company.stalled(now_ms) };

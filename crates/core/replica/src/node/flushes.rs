@@ -5,6 +5,12 @@ use std::collections::VecDeque;
 /// For so long, and at most twice as long, a slow one is remembered, milliseconds.
 const RECENT_MS: u64 = 5_000;
 
+/// What has been under way for longer hangs, milliseconds: a disk of any kind comes back sooner, or tells of an error; ...
+pub(super) const HANGS_MS: u64 = 2_000;
+
+/// ... but for one that takes nearly as long all the time.
+const HANGS_TIMES: u64 = 4;
+
 /// What was given to the log and is not durable, and how long that usually takes.
 #[derive(Default, Debug)]
 pub(super) struct Flushes {
@@ -46,6 +52,14 @@ impl Flushes {
         self.oldest_ms(now_ms).max(self.longest_ms).max(self.before_ms)
     }
 
+    /// For how long the oldest that is under way hangs; 0 while it may only be as slow as the last ones were.
+    pub fn hangs_ms(&mut self, now_ms: u64) -> u64 {
+        self.turn(now_ms);
+        let oldest = self.oldest_ms(now_ms);
+        let usual = self.longest_ms.max(self.before_ms);
+        if oldest >= HANGS_MS && oldest >= HANGS_TIMES * usual { oldest } else { 0 }
+    }
+
     /// For how long the oldest that is under way has been.
     pub fn oldest_ms(&self, now_ms: u64) -> u64 {
         self.under_way.front().map_or(0, |one| now_ms.saturating_sub(one.2))
@@ -72,5 +86,20 @@ mod tests {
         assert_eq!(flushes.end(3, start + RECENT_MS + 62), Some(13));
         assert_eq!(flushes.longest_ms(start + 2 * RECENT_MS), 2);
         assert_eq!(flushes.longest_ms(start + 5 * RECENT_MS), 0);
+    }
+
+    #[test]
+    fn what_is_always_slow_does_not_hang_and_what_was_fast_does() {
+        let mut flushes = Flushes::default();
+        let start = 100_000;
+        flushes.begin(1, 10, start);
+        assert_eq!((flushes.hangs_ms(start + 1_999), flushes.hangs_ms(start + 2_000)), (0, 2_000));
+        flushes.end(1, start + 3_000);
+        assert_eq!(flushes.hangs_ms(start + 3_000), 0);
+        // As slow as the one before.
+        flushes.begin(2, 11, start + 3_000);
+        assert_eq!(flushes.hangs_ms(start + 6_500), 0);
+        // That one is forgotten by then.
+        assert_eq!(flushes.hangs_ms(start + 15_000), 12_000);
     }
 }
