@@ -2,9 +2,10 @@
 //! as of e90b339: `perdura init --byzantine 1 --checkpoint-interval 64 --checkpoint-mib 1`, `put key1 value1` to `key26`, `del key7`.
 //! Three of its replicas have a checkpoint, all have a log.
 
-use crate::common::{Cluster, edit};
+use crate::common::{Cluster, edit, wait_for};
+use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The ports that it had may be in use here: it gets others.
@@ -96,4 +97,52 @@ fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
     let metrics = cluster.http(0, "/metrics").unwrap();
     assert!(metrics.contains("\nperdura_rules_version 2\n"), "{metrics}");
     assert!(metrics.contains("\nperdura_state_limit_bytes 9437184000\n"), "{metrics}");
+}
+
+/// All files in a directory, with what is in them.
+fn files_in(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_in(&path));
+        } else {
+            found.insert(path.clone(), std::fs::read(path).unwrap());
+        }
+    }
+    found
+}
+
+/// Who is updated before all others can go back: one other that speaks as it does may lie.
+#[test]
+fn a_directory_is_not_converted_before_others_run_the_newer_program() {
+    let mut cluster = unpacked();
+    let data = cluster.path("replica-0");
+    let before = files_in(&data);
+    cluster.start(0);
+    let waits = |cluster: &Cluster, words: &str| {
+        wait_for(words, || {
+            let said = cluster.http(0, "/healthz").filter(|said| said.contains(words))?;
+            assert!(
+                said.contains("is converted to 3 once 2 other replicas run a program"),
+                "{said}"
+            );
+            assert!(cluster.http(0, "/readyz").is_none_or(|said| !said.starts_with("ready")));
+            Some(())
+        });
+    };
+    waits(&cluster, "replica 3: ");
+    cluster.start(1);
+    waits(&cluster, "replica 1 speaks version 4");
+    cluster.run(&["kv", "put", "key1", "other", "--timeout", "1s"]).failed(1, &[]);
+    assert!(!cluster.log(0).contains("replica starts"), "{}", cluster.log(0));
+    cluster.stop(0);
+    assert_eq!(files_in(&data), before);
+    for id in [0, 2, 3] {
+        cluster.start(id);
+    }
+    cluster.wait_until_active();
+    assert!(cluster.log(0).contains("converted from format 1 to 3"), "{}", cluster.log(0));
+    assert_eq!(cluster.entries().len(), 25);
+    assert_ne!(files_in(&data), before);
 }

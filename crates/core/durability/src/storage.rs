@@ -328,6 +328,14 @@ pub fn format(disk: &mut impl Disk, identity: &Identity) -> Result<(), FormatErr
     Ok(SuperblockFile::format(disk, Superblock::new(identity.clone()))?)
 }
 
+/// The format version that a directory is in, which [`open`] makes [`FORMAT_VERSION`](crate::FORMAT_VERSION) of. Changes nothing.
+///
+/// # Errors
+/// Those of [`open`] that concern the superblock.
+pub fn format_of(disk: &mut impl Disk, expected: &Expectation) -> Result<u32, OpenError> {
+    Ok(read_superblock(disk, expected)?.version())
+}
+
 /// Opens a directory: see the module's documentation for what it decides.
 ///
 /// # Errors

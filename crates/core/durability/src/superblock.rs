@@ -193,19 +193,20 @@ impl Superblock {
             return Copy::Damaged;
         }
         let mut reader = Reader::new(Bytes::copy_from_slice(&copy[FIELDS_OFFSET..]));
-        let in_order = match u32_at(copy, VERSION_OFFSET) {
+        let version = u32_at(copy, VERSION_OFFSET);
+        let in_order = match version {
             // No format has this version: whatever wrote it, this program does not know it.
             0 => return Copy::Damaged,
             1 => Superblock::decode_first(&mut reader),
             2 => Superblock::decode_second(&mut reader),
             version if version > FORMAT_VERSION => return Copy::Newer(version),
             _ => match Fields::decode(&mut reader).map(Superblock::from_fields) {
-                Ok(Ok(superblock)) => return Copy::Valid(Box::new(superblock)),
+                Ok(Ok(superblock)) => return Copy::Valid(version, Box::new(superblock)),
                 Ok(Err(FieldError::Unknown(name))) => return Copy::Unknown(name),
                 Ok(Err(_)) | Err(_) => return Copy::Damaged,
             },
         };
-        in_order.map_or(Copy::Damaged, |found| Copy::Valid(Box::new(found)))
+        in_order.map_or(Copy::Damaged, |found| Copy::Valid(version, Box::new(found)))
     }
 
     fn fields(&self) -> Fields {
@@ -344,7 +345,7 @@ impl Decode for Listed<Link> {
 
 /// What a copy turned out to be.
 enum Copy {
-    Valid(Box<Superblock>),
+    Valid(u32, Box<Superblock>),
     Newer(u32),
     /// It has a field that may not be passed over.
     Unknown(String),
@@ -394,6 +395,8 @@ impl Decode for CheckpointName {
 #[derive(Debug)]
 pub(crate) struct SuperblockFile {
     current: Superblock,
+    // The format version that it was read in, or is written in.
+    version: u32,
     // 0 or 1: the pair that does not hold the newest copy, or the one whose turn it is.
     next_pair: usize,
 }
@@ -411,6 +414,7 @@ impl SuperblockFile {
     /// Reads it: the valid copy with the highest sequence number. Changes nothing.
     pub(crate) fn read(disk: &mut impl Disk) -> Result<SuperblockFile, OpenError> {
         let mut newest: Option<(usize, Superblock)> = None;
+        let mut version = FORMAT_VERSION;
         let mut both = false;
         for index in 0..COPIES {
             let mut copy = vec![0; COPY_BYTES];
@@ -418,8 +422,8 @@ impl SuperblockFile {
                 Err(error) if error.source.kind() == std::io::ErrorKind::UnexpectedEof => continue,
                 result => result?,
             }
-            let found = match Superblock::decode_copy(&copy) {
-                Copy::Valid(found) => *found,
+            let (of, found) = match Superblock::decode_copy(&copy) {
+                Copy::Valid(of, found) => (of, *found),
                 Copy::Newer(found) => {
                     return Err(OpenError::NewerFormat { found, supported: FORMAT_VERSION });
                 }
@@ -431,6 +435,7 @@ impl SuperblockFile {
                 Some((pair, best)) if best.sequence == found.sequence => both |= *pair != index / 2,
                 _ => {
                     both = false;
+                    version = of;
                     newest = Some((index / 2, found));
                 }
             }
@@ -439,7 +444,11 @@ impl SuperblockFile {
             return Err(OpenError::Corrupt { file: SUPERBLOCK_NAME.to_owned(), offset: 0 });
         };
         let next_pair = if both { current.sequence as usize % 2 } else { 1 - pair };
-        Ok(SuperblockFile { current, next_pair })
+        Ok(SuperblockFile { current, version, next_pair })
+    }
+
+    pub(crate) fn version(&self) -> u32 {
+        self.version
     }
 
     /// What it says.
@@ -469,7 +478,7 @@ impl SuperblockFile {
             disk.write_at(SUPERBLOCK_NAME, offset, &pair_of_copies)?;
             disk.sync(SUPERBLOCK_NAME)?;
         }
-        self.current = next;
+        (self.current, self.version) = (next, FORMAT_VERSION);
         self.next_pair = 1 - self.next_pair;
         Ok(())
     }

@@ -77,9 +77,14 @@ pub enum LinkError {
          update this program first"
     )]
     NewerWelcome(String),
-    /// The peer refused us, with its reason in words.
-    #[error("refused: {}", Printable(.0))]
-    Refused(String),
+    /// The peer refused us.
+    #[error("refused: {}", Printable(.reason))]
+    Refused {
+        /// The version of the protocol that it speaks.
+        version: u16,
+        /// Its reason, in words.
+        reason: String,
+    },
     /// We refused the peer, with the reason that it was told.
     #[error("we refused it: {0}")]
     RefusedByUs(String),

@@ -30,6 +30,7 @@ mod link;
 mod naming;
 mod sealed;
 mod stats;
+mod version;
 
 pub use backoff::Backoff;
 pub use bounds::Bounds;
@@ -44,6 +45,7 @@ pub use link::{Arrived, Drained, Link, Received};
 pub use perdura_protocol::Lane;
 pub use stats::{MisbehaviourCounts, Stats};
 pub use tcp::{connect_address, tune};
+pub use version::version_of;
 
 mod tcp;
 mod uninit;

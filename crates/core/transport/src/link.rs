@@ -303,9 +303,9 @@ impl Link {
                 self.start()?;
                 Ok(Received::Welcome)
             }
-            Ok(Answer::Refused { reason, .. }) => {
+            Ok(Answer::Refused { version, reason }) => {
                 self.stage = Stage::Ending;
-                Err(LinkError::Refused(reason))
+                Err(LinkError::Refused { version, reason })
             }
             Err(error) => Err(self.misbehaviour(Misbehaviour::MalformedHello, error.to_string())),
         }

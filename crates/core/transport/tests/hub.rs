@@ -366,7 +366,9 @@ fn an_unknown_client_and_a_newer_version_are_refused_in_words() {
     node.admit = Err(Refusal("this key is not registered".into()));
     let mut client = Client::dial(&node, 50, &Client::hello());
     let error = client.receive(&mut node).unwrap_err();
-    assert!(matches!(&error, LinkError::Refused(text) if text.contains("not registered")));
+    assert!(
+        matches!(&error, LinkError::Refused { reason, .. } if reason.contains("not registered"))
+    );
 
     let newer = Hello { version: PROTOCOL_VERSION + 1, ..Client::hello() };
     let mut client = Client::dial(&node, 50, &newer);
@@ -648,7 +650,10 @@ fn a_link_that_is_handed_over_is_judged_again_and_refused_in_words() {
         beside.hub.set_members(&members);
         beside.hub.adopt(handed);
         let error = client.receive(&mut beside).unwrap_err();
-        assert!(matches!(&error, LinkError::Refused(text) if text.contains(words)), "{error}");
+        assert!(
+            matches!(&error, LinkError::Refused { reason, .. } if reason.contains(words)),
+            "{error}"
+        );
         assert_eq!((beside.hub.stats().refused_peers, beside.seen.len()), (1, 0));
     }
 }

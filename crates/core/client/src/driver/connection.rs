@@ -221,7 +221,7 @@ impl Connection {
         }
         self.is_kept_out = matches!(&self.state, State::Open(open) if !open.link.is_up())
             && !matches!(error, LinkError::Expired);
-        self.is_refused = matches!(error, LinkError::Refused(_) | LinkError::Tls(_));
+        self.is_refused = matches!(error, LinkError::Refused { .. } | LinkError::Tls(_));
         let is_closed = matches!(error, LinkError::Closed | LinkError::Io(_));
         let text = match self.is_kept_out && is_closed {
             true => format!(

@@ -28,8 +28,7 @@ use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot, View};
 use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
-    Admission, Hello, Hub, HubEvent, Lane, MemberAddress, Misbehaviour, QueueError, Refusal,
-    SendError, Stats,
+    Admission, Hello, Hub, HubEvent, Lane, Misbehaviour, QueueError, Refusal, SendError, Stats,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -544,16 +543,7 @@ impl EventLoop {
     }
 
     fn set_members(&mut self, configuration: &Configuration) {
-        let members: Vec<MemberAddress> = (0u8..)
-            .zip(&configuration.members)
-            .zip(&self.config.addresses)
-            .map(|((id, member), address)| MemberAddress {
-                id: ReplicaId(id),
-                address: address.clone(),
-                key: member.key,
-                incarnation: member.incarnation,
-            })
-            .collect();
+        let members = self.config.addresses_of(configuration);
         let own = configuration.members.get(self.config.id.index());
         if own.is_some_and(|member| member.key != self.config.key.public()) {
             tracing::error!(

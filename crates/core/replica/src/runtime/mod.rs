@@ -7,6 +7,7 @@
 mod board;
 mod checkpointer;
 mod complaints;
+mod conversion;
 mod courier;
 mod device;
 mod digester;
@@ -37,15 +38,16 @@ use courier::Courier;
 use event_loop::EventLoop;
 use perdura_durability::storage::CloseError;
 use perdura_durability::{
-    CheckpointError, Checkpoints, Expectation, FileDisk, Log, OpenError, Options, storage,
+    CheckpointError, Checkpoints, Expectation, FORMAT_VERSION, FileDisk, Log, OpenError, Options,
+    storage,
 };
 pub use perdura_execution::panic_is_expected;
 use perdura_execution::{
     AnyService, Asked, Call, FailingMemory, Genesis, Service, ServicePanic, any_service,
 };
-use perdura_protocol::configuration::{Durability, Parameters, Schedule};
+use perdura_protocol::configuration::{Durability, Member, Parameters, Schedule};
 use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Slot, Time};
-use perdura_transport::{BindError, Hub, HubConfig, Lane};
+use perdura_transport::{BindError, Hub, HubConfig, Lane, MemberAddress};
 use repairs::Repairs;
 use starting::Ending;
 use std::io;
@@ -94,6 +96,20 @@ pub struct ReplicaConfig {
     pub state_transfer: StateTransfer,
     /// What it shares with other replicas of its process, if there are any; `listen` and `http` are of no meaning then.
     pub on_server: Option<OnServer>,
+}
+
+impl ReplicaConfig {
+    /// Where the members of this configuration are reached.
+    fn addresses_of(&self, configuration: &Configuration) -> Vec<MemberAddress> {
+        let members = (0u8..).zip(configuration.members.iter().zip(&self.addresses));
+        let address = |(id, (member, address)): (u8, (&Member, &String))| MemberAddress {
+            id: ReplicaId(id),
+            address: address.clone(),
+            key: member.key,
+            incarnation: member.incarnation,
+        };
+        members.map(address).collect()
+    }
 }
 
 /// Why a replica did not start, or stopped.
@@ -350,10 +366,10 @@ fn live(
     panicked::check(&config.data)?;
     taken_back::check(&config.data)?;
     loop {
-        let start = |shared: &mut _| {
-            begin(&config, &make_service, shared, (repairs.clone(), shutdown.0.asked.clone()))
-        };
-        let lived = start(&mut shared).and_then(|mut life| {
+        let start =
+            |shared: &mut _| begin(&config, &make_service, shared, (repairs.clone(), shutdown));
+        let lived = start(&mut shared).and_then(|life| {
+            let Some(mut life) = life else { return Ok(Ended::Stopped) };
             life.event_loop.set_tap(tap.take().unwrap_or_default());
             life.run(shutdown)
         });
@@ -401,13 +417,8 @@ fn most_sockets(files: u64, members: u64) -> Option<usize> {
     (files / members < ENOUGH_FILES).then(|| usize::try_from(each).unwrap_or(usize::MAX))
 }
 
-/// Its links to all, of which it listens for new ones, and its transfer links.
-fn hubs(
-    config: &ReplicaConfig,
-    entropy: &[u8; 32],
-    origin: Instant,
-) -> Result<(Hub, Hub), BindError> {
-    let links = HubConfig {
+fn links_of(config: &ReplicaConfig, entropy: &[u8; 32]) -> HubConfig {
+    HubConfig {
         id: config.id,
         incarnation: config.incarnation,
         cluster: config.parameters.cluster,
@@ -419,13 +430,21 @@ fn hubs(
             entropy[0], entropy[1], entropy[2], entropy[3], entropy[4], entropy[5], entropy[6],
             entropy[7],
         ]),
-    };
+    }
+}
+
+/// Its links to all, of which it listens for new ones, and its transfer links.
+fn hubs(
+    config: &ReplicaConfig,
+    links: &HubConfig,
+    origin: Instant,
+) -> Result<(Hub, Hub), BindError> {
     let hub = match &config.on_server {
-        Some(own) => Hub::behind(&links, own.seat(), origin)?,
-        None => Hub::bind(&links, origin)?,
+        Some(own) => Hub::behind(links, own.seat(), origin)?,
+        None => Hub::bind(links, origin)?,
     };
     // Its pauses between attempts are not those of the other.
-    let links = HubConfig { seed: !links.seed, ..links };
+    let links = HubConfig { seed: !links.seed, ..links.clone() };
     let transfers = Hub::dialling(&links, Lane::Transfer, origin)?;
     Ok((hub, transfers))
 }
@@ -438,13 +457,13 @@ fn give_up(log: Log<DataDisk>, checkpoints: Checkpoints<DataDisk>, why: RunError
     why
 }
 
-/// Opens the data directory, and whatever else there is to open.
+/// Opens the data directory, and whatever else there is to open; none when the replica is asked to stop before that.
 fn begin(
     config: &Arc<ReplicaConfig>,
     make_service: &MakeService,
     published: &mut Option<http::Shared>,
-    (repairs, asked): (Repairs, Asked),
-) -> Result<Life, RunError> {
+    (repairs, shutdown): (Repairs, &Shutdown),
+) -> Result<Option<Life>, RunError> {
     let clock = Clock { origin: Instant::now() };
     let expectation = Expectation {
         cluster: config.parameters.cluster,
@@ -455,7 +474,8 @@ fn begin(
         nonce: random()?,
     };
     let entropy: [u8; 32] = random()?;
-    let (mut hub, mut transfers) = hubs(config, &entropy, clock.origin)?;
+    let links = links_of(config, &entropy);
+    let (mut hub, mut transfers) = hubs(config, &links, clock.origin)?;
     if let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
         let sharers = config.on_server.as_ref().map_or(1, OnServer::sharers);
         if let Some(sockets) = most_sockets(files, sharers) {
@@ -480,9 +500,16 @@ fn begin(
     };
     let starting = shared.start();
     let _ending = Ending(starting.clone());
-    let disk = Paced::new(FileDisk::open(&config.data)?, config.log_device, starting.clone());
-    starting.begin(&config.data, clock.origin);
+    let mut disk = Paced::new(FileDisk::open(&config.data)?, config.log_device, starting.clone());
     starting.tell()?;
+    let format = storage::format_of(&mut disk, &expectation)?;
+    if format < FORMAT_VERSION {
+        let stops = || shutdown.requested();
+        if !conversion::is_due(format, config, (&links, &mut hub), &starting, stops)? {
+            return Ok(None);
+        }
+    }
+    starting.begin(&config.data, Instant::now());
     // Only now: opening the directory notes that this replica has run, and after that it may be
     // that it can never run again (durability `none`).
     let parameters = &config.parameters;
@@ -521,6 +548,7 @@ fn begin(
         backlog_bytes: node::BACKLOG_BYTES,
         state_transfer: config.state_transfer,
     };
+    let asked = shutdown.0.asked.clone();
     // It runs what the log holds.
     starting.runs(asked.clone(), last);
     let booted = panicked::catching(|| Ok(Node::boot_telling(boot, clock.now(), asked)?));
@@ -539,7 +567,7 @@ fn begin(
     );
     let config = Arc::clone(config);
     let event_loop = EventLoop::start(config, clock, (hub, courier), node, shared, repairs);
-    Ok(Life { event_loop, log: recovered.log, checkpoints: recovered.checkpoints })
+    Ok(Some(Life { event_loop, log: recovered.log, checkpoints: recovered.checkpoints }))
 }
 
 /// Processor time of the thread that asks.

@@ -27,6 +27,8 @@ pub(super) struct Starting(Arc<Come>);
 struct Come {
     read_bytes: AtomicU64,
     total_bytes: AtomicU64,
+    /// What it waits for before it reads anything, in words.
+    waits: Mutex<Option<String>>,
     /// What it runs is asked here, up to this slot.
     runs: Mutex<Option<(Asked, Slot)>>,
     seen: Mutex<Option<Seen>>,
@@ -44,8 +46,18 @@ struct Seen {
 }
 
 impl Starting {
+    /// It reads nothing yet, for this reason.
+    pub fn waits(&self, why: String) {
+        *self.waiting() = Some(why);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// It begins to read this data directory.
     pub fn begin(&self, data: &Path, now: Instant) {
+        *self.waiting() = None;
         let total = bytes_in(&data.join(LOG)) + bytes_in(&data.join(STATES));
         self.0.read_bytes.store(0, Ordering::Relaxed);
         self.0.total_bytes.store(total, Ordering::Relaxed);
@@ -93,6 +105,9 @@ impl Starting {
 
     /// How far it has come, in words.
     pub fn text(&self, now: Instant) -> String {
+        if let Some(why) = &*self.waiting() {
+            return why.clone();
+        }
         if let Some((slot, last)) = self.slots() {
             return if slot == Slot(0) {
                 "starting: restoring the state".to_owned()

@@ -178,7 +178,7 @@ pub struct HubConfig {
 }
 
 impl HubConfig {
-    fn identity(&self) -> Result<Identity, IdentityError> {
+    pub(crate) fn identity(&self) -> Result<Identity, IdentityError> {
         let identity = Identity::new(&self.key)?;
         Ok(if self.named { identity.naming(self.cluster) } else { identity })
     }

@@ -274,7 +274,10 @@ fn a_refusal_reaches_the_dialler_in_words() {
     assert!(matches!(received[..], [Received::Hello(..)]));
     acceptor.refuse(&Refusal("not today".into()));
     let error = carry(&mut acceptor, &mut dialler, 1000).unwrap_err();
-    assert!(matches!(&error, LinkError::Refused(text) if text == "not today"), "{error}");
+    assert!(
+        matches!(&error, LinkError::Refused { reason, .. } if reason == "not today"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -154,7 +154,9 @@ fn a_state_of_a_newer_program_is_refused_and_kept() {
         storage::close(first.log, first.checkpoints).unwrap();
         let (config, make) =
             (Arc::new(config), Arc::new(any_service(|| Store::new(1 << 30))) as MakeService);
-        let refused = crate::runtime::begin(&config, &make, &mut None, Default::default());
+        let shutdown = Shutdown::new();
+        let repairs = (Repairs::default(), &shutdown);
+        let refused = crate::runtime::begin(&config, &make, &mut None, repairs);
         let words = refused.map(|_| ()).unwrap_err().to_string();
         let expected = if required {
             "\"colour\"".to_owned()
