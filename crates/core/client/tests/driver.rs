@@ -65,6 +65,8 @@ struct Replicas {
     hubs: Vec<Option<Hub>>,
     shared: Shared,
     administrator: PublicKey,
+    /// So many who connect with one key are told that there is no place for now.
+    full: usize,
 }
 
 impl Replicas {
@@ -72,9 +74,13 @@ impl Replicas {
         for index in 0..self.hubs.len() {
             let Some(hub) = &mut self.hubs[index] else { continue };
             let mut events = Vec::new();
-            let stranger = key(66).public();
+            let (stranger, late) = (key(66).public(), key(67).public());
+            let full = &mut self.full;
             let mut admit = |_: &Hello, key: PublicKey| {
-                if key == stranger {
+                if key == late && *full > 0 {
+                    *full -= 1;
+                    Err(Refused::for_now("there is no place"))
+                } else if key == stranger {
                     Err(Refused("this key is not registered".into()))
                 } else {
                     Ok(())
@@ -185,6 +191,7 @@ impl Cluster {
                 hubs: hubs.into_iter().map(Some).collect(),
                 shared: Shared::default(),
                 administrator: key(99).public(),
+                full: FULL,
             };
             loop {
                 match inbox.try_recv() {
@@ -369,6 +376,16 @@ async fn what_replicas_refuse_reaches_the_caller_in_words() {
     failed(&client, "key").await;
     let other = client.call(text(0), &hasty()).await.unwrap_err().to_string();
     assert!(other.contains("as configured"), "{other}");
+}
+
+/// For 4 replicas, three times each.
+const FULL: usize = 12;
+
+#[tokio::test]
+async fn who_finds_no_place_anywhere_tries_on() {
+    let cluster = Cluster::start(1, 1);
+    let client = cluster.client(67);
+    assert_eq!(client.call(text(0), &patient()).await, Ok(Reply::Service(text(0))));
 }
 
 #[tokio::test]

@@ -278,7 +278,7 @@ impl Asked {
     }
 
     /// Asks it one thing about the state after a slot.
-    pub(crate) fn about<T>(&self, call: Call, slot: Slot, work: impl FnOnce() -> T) -> T {
+    pub fn about<T>(&self, call: Call, slot: Slot, work: impl FnOnce() -> T) -> T {
         self.0.slot.store(slot.0, Ordering::Relaxed);
         self.ask(call, 0);
         let answer = named(call, slot, None, work);

@@ -83,7 +83,8 @@ impl<S: Service> Machine<S> {
         if pieces.len() != expected {
             return Err(RestoreError::Count { expected, found: pieces.len() });
         }
-        if let Some(index) = (0..expected).find(|index| !manifest.verify(*index, &pieces[*index])) {
+        let wrong = || (0..expected).find(|index| !manifest.verify(*index, &pieces[*index]));
+        if let Some(index) = asked.about(Call::Restore, manifest.slot, wrong) {
             return Err(RestoreError::Digest(index));
         }
         let segments = pieces.split_off(1 + manifest.sessions());

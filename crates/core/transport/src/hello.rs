@@ -71,6 +71,23 @@ pub struct Hello {
 #[error("{0}")]
 pub struct Refusal(pub String);
 
+/// How the reason of a refusal ends that may be gone the next time. Whatever else refuses does so until somebody changes something.
+const FOR_NOW: &str = "; try again later";
+
+impl Refusal {
+    /// One that may be gone the next time.
+    #[must_use]
+    pub fn for_now(why: impl std::fmt::Display) -> Refusal {
+        Refusal(format!("{why}{FOR_NOW}"))
+    }
+
+    /// Whether that is the reason of such a one.
+    #[must_use]
+    pub fn is_for_now(reason: &str) -> bool {
+        reason.ends_with(FOR_NOW)
+    }
+}
+
 /// The answer to a hello.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use perdura_protocol::{Decode, Encode, Message};
 use perdura_transport::{
-    Backoff, Bounds, Drained, Hello, Identity, Link, LinkError, Misbehaviour, Received, bounds,
-    tune,
+    Backoff, Bounds, Drained, Hello, Identity, Link, LinkError, Misbehaviour, Received, Refusal,
+    bounds, tune,
 };
 use std::future::Future;
 use std::io;
@@ -111,7 +111,7 @@ impl Connection {
         (!self.is_up()).then(|| self.failure.as_deref().unwrap_or("not connected yet"))
     }
 
-    /// Whether the replica let this client in at no time since it refused it, and said so.
+    /// Whether the replica refused this client when it was asked last, and not only for now.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused
     }
@@ -157,6 +157,8 @@ impl Connection {
             let State::Pausing(_) = self.state else { return Err(LinkError::Expired) };
             let dialling = Box::pin(TcpStream::connect(self.replica.address.clone()));
             self.state = State::Connecting(dialling, now + bounds::HANDSHAKE_TIME);
+            // What it says this time counts.
+            self.is_refused = false;
         }
         if let State::Connecting(dialling, deadline) = &mut self.state
             && let Poll::Ready(stream) = dialling.as_mut().poll(context)
@@ -221,7 +223,11 @@ impl Connection {
         }
         self.is_kept_out = matches!(&self.state, State::Open(open) if !open.link.is_up())
             && !matches!(error, LinkError::Expired);
-        self.is_refused = matches!(error, LinkError::Refused { .. } | LinkError::Tls(_));
+        self.is_refused = match error {
+            LinkError::Refused { reason, .. } => !Refusal::is_for_now(reason),
+            LinkError::Tls(_) => true,
+            _ => false,
+        };
         let is_closed = matches!(error, LinkError::Closed | LinkError::Io(_));
         let text = match self.is_kept_out && is_closed {
             true => format!(

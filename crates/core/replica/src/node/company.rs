@@ -29,6 +29,9 @@ const PATIENCE_MS: u64 = 2_000;
 /// Between two lines about the clock of one member.
 const BLAME_MS: u64 = 60_000;
 
+/// Between two lines about too few members.
+const ALONE_MS: u64 = 10_000;
+
 /// For so long what a member said of its disk and links counts, milliseconds: who was cut off for longer, and comes back on the same link,
 /// says it anew within a second.
 const PACE_KEPT_MS: u64 = 50_000;
@@ -47,6 +50,9 @@ struct Member {
     offset_ms: Option<(i64, u64)>,
     // When its clock was last called wrong.
     blamed_ms: Option<u64>,
+    // When its disk was last said to hang, and whether nobody was told that it has come back.
+    hung_ms: Option<u64>,
+    hangs: bool,
 }
 
 impl Member {
@@ -63,14 +69,18 @@ impl Member {
 
     /// How long its log has not come back, by its own word, milliseconds; 0 if it has.
     fn stalled_ms(&self) -> u64 {
-        let said = self.vitals.as_ref().map_or(0, |(vitals, _)| u64::from(vitals.stalled_ms));
-        if said >= HANGS_MS { said } else { 0 }
+        self.vitals.as_ref().map_or(0, |(vitals, _)| stalled_ms(vitals))
     }
 
     fn is_heard(&self, now_ms: u64) -> bool {
         let patience_ms = if seeded!(NeverMissed) { u64::MAX / 2 } else { self.patience_ms() };
         self.heard_ms.is_some_and(|heard| now_ms <= heard + patience_ms)
     }
+}
+
+/// For how long a log has not come back, as its owner says, milliseconds; what is below what counts is none.
+fn stalled_ms(said: &Vitals) -> u64 {
+    Some(u64::from(said.stalled_ms)).filter(|ms| *ms >= HANGS_MS).unwrap_or_default()
 }
 
 /// Values of members, ascending: looked at in each tick, and so held without an allocation.
@@ -148,7 +158,7 @@ impl MemberReport {
     /// How long its log has not come back, by its own word, milliseconds; 0 while none hangs.
     #[must_use]
     pub fn stalled_ms(&self) -> u64 {
-        self.vitals.as_ref().map_or(0, |vitals| u64::from(vitals.stalled_ms))
+        self.vitals.as_ref().map_or(0, stalled_ms)
     }
 }
 
@@ -202,6 +212,8 @@ pub(super) struct Company {
     // The first tick.
     since_ms: Option<u64>,
     told: Told,
+    // When it last said that too few are there.
+    alone_ms: Option<u64>,
     // As it was measured last.
     ahead_ms: i64,
     // How long records take to the disk here, how long one hangs, and a round trip, as of the last tick.
@@ -221,6 +233,7 @@ impl Company {
             told_flush_ms: 0,
             since_ms: None,
             told: Told::default(),
+            alone_ms: None,
             ahead_ms: 0,
             flush_ms: 0,
             stalled_ms: 0,
@@ -289,7 +302,7 @@ impl Company {
         let own = (self.me, u64::from(self.stalled_ms));
         let others = self.heard(now_ms).map(|(id, member)| (id, member.stalled_ms()));
         let hangs = |(id, ms): &(ReplicaId, u64)| {
-            *ms > 0 && *ms >= STALLED_TIMES * self.pace_ms(now_ms, *id)
+            *ms > 0 && *ms >= STALLED_TIMES * self.usual_ms(now_ms, *id)
         };
         others.chain([own]).filter(hangs).fold(0, |bits, (id, _)| bits | 1 << id.0)
     }
@@ -306,16 +319,29 @@ impl Company {
     /// What a flush and a round trip take, of which r + 1 members say that they take as long: one of them is correct. The
     /// leader's word counts for nothing, for it would be given more time by it.
     fn pace_ms(&self, now_ms: u64, leader: ReplicaId) -> u64 {
+        let paces = self.paces_but(now_ms, leader);
+        let liars = self.faults.r() + usize::from(seeded!(PacedByOneMore));
+        let liars = liars.saturating_sub(seeded!(PacedByOneLess).into());
+        paces.all().iter().rev().nth(liars).copied().unwrap_or_default()
+    }
+
+    /// The same as no more than u of the others exceed it: as many may hang too, or lie.
+    fn usual_ms(&self, now_ms: u64, but: ReplicaId) -> u64 {
+        let paces = self.paces_but(now_ms, but);
+        let paces = paces.all();
+        let usual = paces.iter().rev().nth(self.faults.u()).or(paces.first());
+        usual.copied().unwrap_or_default()
+    }
+
+    /// What all but one, who is the leader or is judged, say that a flush and a round trip take.
+    fn paces_but(&self, now_ms: u64, leader: ReplicaId) -> Few<u64> {
         let pace = |flush: u32, trip: u32| u64::from(flush) + u64::from(trip);
         let others = self.heard(now_ms).filter(|(id, _)| *id != leader || seeded!(LeaderPaces));
         let said = others.filter_map(|(_, one)| one.vitals.as_ref());
         let said = said.filter(|(_, came_ms)| now_ms <= came_ms + PACE_KEPT_MS);
         let said = said.map(|(it, _)| pace(it.flush_ms, it.trip_ms));
         let own = (self.me != leader).then(|| pace(self.flush_ms, self.trip_ms));
-        let paces = Few::sorted(said.chain(own));
-        let liars = self.faults.r() + usize::from(seeded!(PacedByOneMore));
-        let liars = liars.saturating_sub(seeded!(PacedByOneLess).into());
-        paces.all().iter().rev().nth(liars).copied().unwrap_or_default()
+        Few::sorted(said.chain(own))
     }
 
     /// By how much this clock is ahead of those of more than u others, or behind; 0 if they do not say so. What they said once
@@ -387,10 +413,13 @@ impl Company {
         let own_clock = far(self.told.own_clock, ahead);
         let alone_since = *self.since_ms.get_or_insert(now_ms) + PATIENCE_MS;
         let alone = !self.is_enough(now_ms) && now_ms >= alone_since;
+        // What others say of their disks may change all the time, and so who is counted on.
+        let told_lately = self.alone_ms.is_some_and(|told| now_ms < told + ALONE_MS);
+        let alone = alone && (self.told.alone || !told_lately);
         let stalled = self.stalled(now_ms) | u32::from(self.is_stalled()) << self.me.0;
         let now = Told { own_clock, alone, stalled };
         let before = std::mem::replace(&mut self.told, now);
-        let mut news = self.news_of_disks(before.stalled, stalled);
+        let mut news = self.news_of_disks(now_ms, before.stalled, stalled);
         if own_clock && !before.own_clock {
             news.push(format!(
                 "the clock of this replica is {} those of the others: set it, and see why it was not kept right. Until \
@@ -406,6 +435,7 @@ impl Company {
         if before.alone && !alone {
             news.push("enough members are there again".to_owned());
         } else if alone && !before.alone {
+            self.alone_ms = Some(now_ms);
             let report = self.report(now_ms);
             let (missing, needs) = (report.missing(), report.needs);
             news.push(format!(
@@ -416,25 +446,38 @@ impl Company {
         news
     }
 
-    /// Which disks began to hang, and which came back.
-    fn news_of_disks(&self, before: u32, now: u32) -> Vec<String> {
-        let all = (0u8..).map(ReplicaId).zip(&self.members);
-        let changed = all.filter(|(id, _)| (before ^ now) >> id.0 & 1 == 1);
-        let line = |(id, member): (ReplicaId, &Member)| match (id == self.me, now >> id.0 & 1 == 1)
-        {
-            (true, true) => format!(
+    /// Which disks began to hang, and which came back. A liar's may do so in turns, and is told of now and then.
+    fn news_of_disks(&mut self, now_ms: u64, before: u32, now: u32) -> Vec<String> {
+        let mut news = Vec::new();
+        let is_in = |bits: u32, id: ReplicaId| bits >> id.0 & 1 == 1;
+        if is_in(now, self.me) && !is_in(before, self.me) {
+            news.push(format!(
                 "a write to the log has been under way for {}: the disk under the data directory hangs. Until it comes back this replica \
                  votes for nothing, is not ready, and leads nobody; see to the disk",
                 seconds(u64::from(self.stalled_ms))
-            ),
-            (true, false) => "the disk under the data directory has come back".to_owned(),
-            (false, true) => format!(
-                "the disk of replica {id} hangs: a write to its log has been under way for {}. It is not counted on",
-                seconds(member.stalled_ms())
-            ),
-            (false, false) => format!("the disk of replica {id} hangs no more, or it is gone"),
-        };
-        changed.map(line).collect()
+            ));
+        } else if is_in(before, self.me) && !is_in(now, self.me) {
+            news.push("the disk under the data directory has come back".to_owned());
+        }
+        let me = self.me;
+        for (id, member) in (0u8..).map(ReplicaId).zip(&mut self.members) {
+            let hangs = is_in(now, id);
+            let told = member.hung_ms.is_some_and(|told| now_ms < told + BLAME_MS);
+            if id == me || hangs == member.hangs || hangs && told {
+                continue;
+            }
+            member.hangs = hangs;
+            news.push(if hangs {
+                member.hung_ms = Some(now_ms);
+                format!(
+                    "the disk of replica {id} hangs: a write to its log has been under way for {}. It is not counted on",
+                    seconds(member.stalled_ms())
+                )
+            } else {
+                format!("the disk of replica {id} hangs no more, or it is gone")
+            });
+        }
+        news
     }
 
     /// Other clocks that are wrong, and those that are right again. A liar's may be both in turns, and is told of now and then.

@@ -8,8 +8,9 @@ const RECENT_MS: u64 = 5_000;
 /// What has been under way for longer hangs, milliseconds: a disk of any kind comes back sooner, or tells of an error; ...
 pub(super) const HANGS_MS: u64 = 2_000;
 
-/// ... but for one that takes nearly as long all the time.
+/// ... but for one that takes nearly as long all the time: as the last ones did that came back, one that hung among them or two.
 const HANGS_TIMES: u64 = 4;
+const LAST: usize = 5;
 
 /// What was given to the log and is not durable, and how long that usually takes.
 #[derive(Default, Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Flushes {
     since_ms: u64,
     longest_ms: u64,
     before_ms: u64,
+    // How long the last ones took that came back, the newest last.
+    last_ms: VecDeque<u64>,
 }
 
 impl Flushes {
@@ -29,6 +32,13 @@ impl Flushes {
     /// All up to this mark is durable: gives the sequence that is reached, if it is a new one.
     pub fn end(&mut self, mark: u64, now_ms: u64) -> Option<u64> {
         let mut reached = None;
+        if let Some((_, _, since)) = self.under_way.front().filter(|one| one.0 <= mark) {
+            // Those that come back with it waited for it.
+            self.last_ms.push_back(now_ms.saturating_sub(*since));
+            if self.last_ms.len() > LAST {
+                self.last_ms.pop_front();
+            }
+        }
         while let Some((_, sequence, since)) = self.under_way.pop_front_if(|one| one.0 <= mark) {
             self.turn(now_ms);
             self.longest_ms = self.longest_ms.max(now_ms.saturating_sub(since));
@@ -53,10 +63,13 @@ impl Flushes {
     }
 
     /// For how long the oldest that is under way hangs; 0 while it may only be as slow as the last ones were.
-    pub fn hangs_ms(&mut self, now_ms: u64) -> u64 {
-        self.turn(now_ms);
+    pub fn hangs_ms(&self, now_ms: u64) -> u64 {
         let oldest = self.oldest_ms(now_ms);
-        let usual = self.longest_ms.max(self.before_ms);
+        let mut last = [0; LAST];
+        let last = &mut last[..self.last_ms.len()];
+        last.iter_mut().zip(&self.last_ms).for_each(|(place, ms)| *place = *ms);
+        last.sort_unstable();
+        let usual = last.get(last.len() / 2).copied().unwrap_or_default();
         if oldest >= HANGS_MS && oldest >= HANGS_TIMES * usual { oldest } else { 0 }
     }
 
@@ -89,6 +102,27 @@ mod tests {
     }
 
     #[test]
+    fn who_hung_and_hangs_again_is_found_as_soon() {
+        let mut flushes = Flushes::default();
+        let mut now_ms = 100_000;
+        let mut flush = |mark: u64, ms: u64| {
+            // Two at once, of which the second waits for the first.
+            flushes.begin(2 * mark, 2 * mark, now_ms);
+            flushes.begin(2 * mark + 1, 2 * mark + 1, now_ms);
+            now_ms += ms;
+            let hangs = flushes.hangs_ms(now_ms);
+            flushes.end(2 * mark + 1, now_ms);
+            hangs
+        };
+        for mark in 0..5 {
+            assert_eq!(flush(mark, 10), 0);
+        }
+        assert_eq!(flush(5, 20_000), 20_000);
+        assert_eq!(flush(6, 10), 0);
+        assert_eq!(flush(7, 2_000), 2_000);
+    }
+
+    #[test]
     fn what_is_always_slow_does_not_hang_and_what_was_fast_does() {
         let mut flushes = Flushes::default();
         let start = 100_000;
@@ -98,8 +132,7 @@ mod tests {
         assert_eq!(flushes.hangs_ms(start + 3_000), 0);
         // As slow as the one before.
         flushes.begin(2, 11, start + 3_000);
-        assert_eq!(flushes.hangs_ms(start + 6_500), 0);
-        // That one is forgotten by then.
+        assert_eq!(flushes.hangs_ms(start + 14_999), 0);
         assert_eq!(flushes.hangs_ms(start + 15_000), 12_000);
     }
 }

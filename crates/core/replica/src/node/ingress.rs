@@ -104,8 +104,7 @@ type Unverified = (WaitingFrame, Vec<Claimed>);
 pub enum NotAdmitted {
     /// Somebody lately sent frames in its name that it had not signed.
     #[error(
-        "frames on a link of this client key were not signed with it: try again later, and see that \
-         no other program uses the key"
+        "frames on a link of this client key were not signed with it: see that no other program uses the key"
     )]
     Penalised,
     /// The key is not registered.

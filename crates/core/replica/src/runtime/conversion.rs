@@ -45,8 +45,7 @@ pub(super) fn is_due(
     }
     // Their threads hold on to theirs.
     drop(told);
-    let mut starts =
-        |_: &Hello, _| Err(Refusal("this replica is starting; try again soon".to_owned()));
+    let mut starts = |_: &Hello, _| Err(Refusal::for_now("this replica is starting"));
     let mut last = BTreeMap::new();
     let mut events = Vec::new();
     tracing::warn!("{}", waits_for(format, needed, &last));

@@ -518,7 +518,7 @@ impl EventLoop {
         let Restoration { slot, pieces, .. } = restoration;
         tracing::info!(%slot, pieces, "state received");
         let work = move |completions: &Completions| {
-            restoration.run();
+            watch::at("restoring a state", || restoration.run());
             completions.push(Completion::StateRestored);
         };
         worker::spawn_patient("restorer", self.completions.clone(), work)?;
@@ -674,7 +674,10 @@ struct Door<'a> {
 
 impl Admission for Door<'_> {
     fn admit(&mut self, _: &Hello, key: PublicKey) -> Result<(), Refusal> {
-        self.node.admit_client(key).map_err(|reason| Refusal(reason.to_string()))
+        self.node.admit_client(key).map_err(|reason| match reason {
+            NotAdmitted::Penalised => Refusal::for_now(reason),
+            NotAdmitted::Unknown => Refusal(reason.to_string()),
+        })
     }
 
     fn is_administrator(&self, key: PublicKey) -> bool {

@@ -281,7 +281,7 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
         ),
         (
             "perdura_members_heard",
-            "Members that are heard of, with this one.",
+            "Members that are heard of and whose disks do not hang, with this one.",
             company.hears as u64,
         ),
         (

@@ -500,8 +500,9 @@ fn begin(
     };
     let starting = shared.start();
     let _ending = Ending(starting.clone());
-    let mut disk = Paced::new(FileDisk::open(&config.data)?, config.log_device, starting.clone());
+    starting.begin(clock.origin);
     starting.tell()?;
+    let mut disk = Paced::new(FileDisk::open(&config.data)?, config.log_device, starting.clone());
     let format = storage::format_of(&mut disk, &expectation)?;
     if format < FORMAT_VERSION {
         let stops = || shutdown.requested();
@@ -509,7 +510,7 @@ fn begin(
             return Ok(None);
         }
     }
-    starting.begin(&config.data, Instant::now());
+    starting.reads(&config.data, Instant::now());
     // Only now: opening the directory notes that this replica has run, and after that it may be
     // that it can never run again (durability `none`).
     let parameters = &config.parameters;

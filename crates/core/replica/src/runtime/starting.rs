@@ -3,7 +3,7 @@
 
 use super::watch;
 use perdura_durability::log::DIRECTORY as LOG;
-use perdura_execution::Asked;
+use perdura_execution::{Asked, Call};
 use perdura_protocol::Slot;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,13 +55,18 @@ impl Starting {
         self.0.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// It begins.
+    pub fn begin(&self, now: Instant) {
+        *self.seen() = Some(Seen { come: (0, 0), since: now, begun: now });
+    }
+
     /// It begins to read this data directory.
-    pub fn begin(&self, data: &Path, now: Instant) {
+    pub fn reads(&self, data: &Path, now: Instant) {
         *self.waiting() = None;
         let total = bytes_in(&data.join(LOG)) + bytes_in(&data.join(STATES));
         self.0.read_bytes.store(0, Ordering::Relaxed);
         self.0.total_bytes.store(total, Ordering::Relaxed);
-        *self.seen() = Some(Seen { come: (0, 0), since: now, begun: now });
+        self.begin(now);
     }
 
     /// So many bytes more were read.
@@ -86,18 +91,21 @@ impl Starting {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slots(&self) -> Option<(Slot, Slot)> {
-        let runs = self.0.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.as_ref().map(|(asked, last)| (asked.slot(), *last))
+    fn asked(&self) -> Option<(Asked, Slot)> {
+        self.0.runs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it has come further within the last [`PATIENCE`].
+    /// Whether it has come further within the last [`PATIENCE`]; who waits for others, and a service that restores its state, have all the time that
+    /// they take.
     pub fn goes_on(&self, now: Instant) -> bool {
+        let asked = self.asked();
+        let restores = asked.as_ref().is_some_and(|(asked, _)| is_restoring(asked));
         let read = self.0.read_bytes.load(Ordering::Relaxed);
-        let come = (read, self.slots().map_or(0, |(slot, _)| 1 + slot.0));
+        let come = (read, asked.map_or(0, |(asked, _)| 1 + asked.slot().0));
+        let waits = self.waiting().is_some();
         let mut seen = self.seen();
         let Some(seen) = &mut *seen else { return true };
-        if seen.come != come {
+        if seen.come != come || waits || restores {
             (seen.come, seen.since) = (come, now);
         }
         now.saturating_duration_since(seen.since) < PATIENCE
@@ -108,23 +116,29 @@ impl Starting {
         if let Some(why) = &*self.waiting() {
             return why.clone();
         }
-        if let Some((slot, last)) = self.slots() {
-            return if slot == Slot(0) {
-                "starting: restoring the state".to_owned()
-            } else {
-                format!("starting: running what the log holds, slot {slot} of {last}")
+        if let Some((asked, last)) = self.asked() {
+            return match asked.slot() {
+                Slot(0) => "starting: restoring the state".to_owned(),
+                slot if is_restoring(&asked) => {
+                    format!("starting: restoring the state of slot {slot}")
+                }
+                slot => format!("starting: running what the log holds, slot {slot} of {last}"),
             };
         }
         let Some(Seen { begun, .. }) = *self.seen() else { return "starting".to_owned() };
-        let total = self.0.total_bytes.load(Ordering::Relaxed);
-        let read = self.0.read_bytes.load(Ordering::Relaxed).min(total);
         let took = now.saturating_duration_since(begun).as_secs_f64();
-        let left = took * (total - read) as f64 / read.max(1) as f64;
-        let left = if read == 0 { String::new() } else { format!("; {left:.0} s left at most") };
-        let (read, total) = (read as f64 / 1e6, total as f64 / 1e6);
-        format!(
-            "starting: {read:.0} MB of log and state read in {took:.0} s, of {total:.0} MB at most{left}"
-        )
+        let total = self.0.total_bytes.load(Ordering::Relaxed) as f64;
+        let read = self.0.read_bytes.load(Ordering::Relaxed) as f64;
+        let mut text =
+            format!("starting: {:.0} MB of log and state read in {took:.0} s", read / 1e6);
+        // Some is read twice, and some not at all.
+        if read < total {
+            text += &format!(", of about {:.0} MB", total / 1e6);
+            if read > 0.0 {
+                text += &format!("; about {:.0} s left", took * (total - read) / read);
+            }
+        }
+        text + "; then the state is restored, and what the log holds is run"
     }
 
     /// Writes that to the log now and then, from a thread of its own, until it has ended.
@@ -142,6 +156,11 @@ impl Starting {
         })?;
         Ok(())
     }
+}
+
+/// Whether its service is being asked to restore a state.
+fn is_restoring(asked: &Asked) -> bool {
+    matches!(asked.now(), Some((Call::Restore, _)))
 }
 
 /// Ends a start when it is dropped, however that ended.
@@ -171,25 +190,45 @@ mod tests {
         std::fs::write(directory.path().join(LOG).join("1"), vec![0; 8_000_000]).unwrap();
         let (starting, begun) = (Starting::default(), Instant::now());
         assert_eq!(starting.text(begun), "starting");
-        starting.begin(directory.path(), begun);
         let later = |seconds| begun + Duration::from_secs(seconds);
+        starting.begin(begun);
+        assert!(!starting.goes_on(later(30)), "its disk hangs before a byte is read");
+        starting.waits("starting: waits".to_owned());
+        assert!(starting.goes_on(later(90)));
+        assert_eq!(starting.text(later(90)), "starting: waits");
+        starting.reads(directory.path(), begun);
+        let then = "; then the state is restored, and what the log holds is run";
         assert_eq!(
             starting.text(later(1)),
-            "starting: 0 MB of log and state read in 1 s, of 8 MB at most"
+            format!("starting: 0 MB of log and state read in 1 s, of about 8 MB{then}")
         );
         assert!(starting.goes_on(later(29)) && !starting.goes_on(later(30)));
         starting.read(2_000_000);
         assert!(starting.goes_on(later(31)) && starting.goes_on(later(60)));
         assert_eq!(
             starting.text(later(10)),
-            "starting: 2 MB of log and state read in 10 s, of 8 MB at most; 30 s left at most"
+            format!(
+                "starting: 2 MB of log and state read in 10 s, of about 8 MB; about 30 s left{then}"
+            )
         );
         assert!(!starting.goes_on(later(61)));
-        starting.runs(Asked::default(), Slot(9));
+        starting.read(7_000_000);
+        assert_eq!(
+            starting.text(later(10)),
+            format!("starting: 9 MB of log and state read in 10 s{then}")
+        );
+        let asked = Asked::default();
+        starting.runs(asked.clone(), Slot(9));
         assert!(starting.goes_on(later(62)));
         assert_eq!(starting.text(later(62)), "starting: restoring the state");
+        asked.about(Call::Restore, Slot(7), || {
+            assert!(starting.goes_on(later(600)) && starting.goes_on(later(700)));
+            assert_eq!(starting.text(later(700)), "starting: restoring the state of slot 7");
+        });
+        assert!(starting.goes_on(later(701)) && !starting.goes_on(later(730)));
+        assert_eq!(starting.text(later(701)), "starting: running what the log holds, slot 7 of 9");
         starting.end();
         starting.read(1_000_000);
-        assert_eq!(starting.0.read_bytes.load(Ordering::Relaxed), 2_000_000);
+        assert_eq!(starting.0.read_bytes.load(Ordering::Relaxed), 9_000_000);
     }
 }

@@ -90,7 +90,7 @@ impl Member {
     }
 
     /// Its link broke. Where that happens soon and without a word, and again and again though connecting works, packets of full size may be lost on
-    /// the way: true when that begins to look so.
+    /// the way: true when that begins to look so, here where bytes were not acknowledged. The other end sees resets, as if the process had been killed.
     pub(super) fn note_end(&mut self, reason: &LinkError, now: Instant) -> bool {
         let lasted = self.up_since.take().map(|since| now.saturating_duration_since(since));
         let without_a_word = match reason {
@@ -104,7 +104,9 @@ impl Member {
         };
         let soon = lasted.is_some_and(|lasted| lasted < BROKEN_SOON);
         self.broken = if soon && without_a_word { self.broken + 1 } else { 0 };
-        self.broken == BROKEN_TIMES
+        let unacknowledged =
+            matches!(reason, LinkError::Io(error) if error.kind() == io::ErrorKind::TimedOut);
+        unacknowledged && self.broken == BROKEN_TIMES
     }
 }
 
@@ -205,7 +207,11 @@ impl Hub {
     pub(super) fn dial_failed(&mut self, id: ReplicaId, error: &LinkError) {
         self.stats.failed_dials += 1;
         let Some(member) = self.members.get_mut(&id) else { return };
-        let text = format!("{}: {error}", member.address.address);
+        let name = &member.address.address;
+        let silent = self.resolver.is_silent(name, LOOK_UP_FOR);
+        let silent =
+            if silent { "; the system's resolver does not answer for this name" } else { "" };
+        let text = format!("{name}: {error}{silent}");
         if member.last_failure.as_ref() != Some(&text) {
             match self.lane {
                 Lane::Agreement => tracing::warn!(replica = %id, "no link: {text}; trying on"),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How a name is looked up.
 type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
@@ -15,11 +16,15 @@ type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
 struct Name {
     /// The last answer that had any; it stays while nothing better is known.
     addresses: Vec<SocketAddr>,
+    /// The one before: some servers answer with a part of a name's addresses, another one each time.
+    former: Vec<SocketAddr>,
     /// Why the last look-up failed, if it did.
     failure: Option<String>,
     /// How often it was asked for, and how many of these were answered: a thread is at it while they differ.
     asked: u64,
     answered: u64,
+    /// When it was asked for last.
+    since: Option<Instant>,
 }
 
 /// The names of a group's replicas, so there are few, and one thread for each at most.
@@ -48,6 +53,7 @@ impl Resolver {
         if name.asked == name.answered {
             self.look_up(host_port).ok()?;
             name.asked += 1;
+            name.since = Some(Instant::now());
         }
         Some(name.asked)
     }
@@ -57,11 +63,19 @@ impl Resolver {
         self.names().get(host_port).is_none_or(|name| name.answered >= question)
     }
 
-    /// Whether the name has other addresses by now.
+    /// Whether the name has other addresses by now: two answers in a row were without this one.
     pub(super) fn has_left(&self, host_port: &str, address: SocketAddr) -> bool {
+        let lacks = |known: &[SocketAddr]| !known.is_empty() && !known.contains(&address);
+        self.names()
+            .get(host_port)
+            .is_some_and(|name| lacks(&name.addresses) && lacks(&name.former))
+    }
+
+    /// Whether the system has been asked for it for longer than that, and does not answer.
+    pub(super) fn is_silent(&self, host_port: &str, than: Duration) -> bool {
         let names = self.names();
-        let known = names.get(host_port).map(|name| &name.addresses);
-        known.is_some_and(|known| !known.is_empty() && !known.contains(&address))
+        let waiting = names.get(host_port).filter(|name| name.asked > name.answered);
+        waiting.and_then(|name| name.since).is_some_and(|since| since.elapsed() > than)
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeMap<String, Name>> {
@@ -79,6 +93,7 @@ impl Resolver {
         if name.asked == 0 {
             self.look_up(host_port)?;
             name.asked = 1;
+            name.since = Some(Instant::now());
         }
         if name.addresses.is_empty() {
             let why = name.failure.clone().unwrap_or_else(|| "the name is being looked up".into());
@@ -108,7 +123,7 @@ impl Resolver {
             name.answered += 1;
             match found {
                 Ok(addresses) => {
-                    name.addresses = addresses;
+                    name.former = std::mem::replace(&mut name.addresses, addresses);
                     name.failure = None;
                 }
                 Err(error) => name.failure = Some(error.to_string()),
@@ -147,7 +162,10 @@ mod tests {
             let told = resolver.address("hangs:1", 0).unwrap_err().to_string();
             assert!(told.contains("looked up"), "{told}");
         }
+        assert!(!resolver.is_silent("hangs:1", Duration::from_secs(3_600)));
+        until(|| resolver.is_silent("hangs:1", Duration::ZERO).then_some(()));
         let first = until(|| resolver.address("two:1", 2).ok());
+        assert!(!resolver.is_silent("two:1", Duration::ZERO));
         assert_eq!(first, ([10, 0, 0, 1], 1).into());
         assert_eq!(resolver.address("two:1", 3).unwrap(), ([10, 0, 0, 2], 1).into());
         until(|| {
@@ -174,6 +192,8 @@ mod tests {
         assert!(!resolver.has_left("moves:1", before));
         MOVED.store(true, Ordering::SeqCst);
         assert!(!resolver.has_left("moves:1", before), "nobody has asked since");
+        assert_ne!(ask(), before);
+        assert!(!resolver.has_left("moves:1", before), "it may have both");
         assert_ne!(ask(), before);
         assert!(resolver.has_left("moves:1", before));
     }

@@ -279,7 +279,7 @@ impl Hub {
             return self.judge_replica(id, incarnation, hello.parameters, key);
         }
         if self.links_per_key.get(&key).copied().unwrap_or(0) >= LINKS_PER_CLIENT {
-            return Err(Refusal(format!(
+            return Err(Refusal::for_now(format!(
                 "this client key has {LINKS_PER_CLIENT} connections already"
             )));
         }
@@ -288,7 +288,7 @@ impl Hub {
         let administrator = hello.role == Role::Admin && admission.is_administrator(key);
         let kept = administrator && of_key < ADMINISTRATOR_LINKS;
         if !kept && !self.make_place(key) {
-            return Err(Refusal(format!(
+            return Err(Refusal::for_now(format!(
                 "this replica serves {} clients already",
                 self.most_clients
             )));
@@ -452,8 +452,8 @@ impl Hub {
                     if member.note_end(reason, self.now) {
                         tracing::warn!(
                             replica = %id,
-                            "the link came up and broke without a word {} times in a row: packets of full size may be lost on the way, as where a \
-                             tunnel takes smaller ones and the messages that say so are filtered. From now on whoever connects tries segments of {} bytes; \
+                            "the link came up and soon what was sent was not acknowledged any more, {} times in a row: packets of full size may be lost on the way, as where a \
+                             tunnel takes smaller ones and the messages that say so are filtered; or it was cut off each time. From now on whoever connects tries segments of {} bytes; \
                              see \"Paths that lose large packets\" in docs/deploy.md",
                             super::dial::BROKEN_TIMES,
                             super::dial::SMALL_SEGMENT

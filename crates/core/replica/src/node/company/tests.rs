@@ -206,3 +206,55 @@ fn claims_beyond_measure_are_bounded() {
         company.news(after(0));
     }
 }
+
+fn waits_for_its_disk(company: &mut Company, from: u8, now_ms: u64, ms: u32) {
+    let vitals = Vitals { sent_ms: now_ms, flush_ms: ms, stalled_ms: ms, ..Vitals::default() };
+    let now = Now { monotonic_ms: now_ms, ..NOW };
+    company.on_status(now, ReplicaId(from));
+    company.on_vitals(now, ReplicaId(from), vitals);
+}
+
+#[test]
+fn u_disks_that_hang_together_do_not_acquit_each_other() {
+    for (u, r) in [(1, 0), (2, 0), (2, 1), (3, 1)] {
+        let mut company = company(u, r);
+        let n = company.faults.n() as u8;
+        let hang = |company: &mut Company, up_to: u8| {
+            for id in 1..n {
+                let ms = if id <= up_to { 5_000 } else { 0 };
+                waits_for_its_disk(company, id, after(0), ms);
+            }
+            company.stalled(after(0)).count_ones()
+        };
+        assert_eq!(hang(&mut company, u), u32::from(u), "{u} {r}");
+        (company.flush_ms, company.stalled_ms) = (5_000, 5_000);
+        assert_eq!(
+            hang(&mut company, n - 1),
+            0,
+            "where it takes all as long, another leader is no better"
+        );
+    }
+}
+
+#[test]
+fn whose_disk_hangs_and_comes_back_all_the_time_is_told_of_now_and_then() {
+    let mut company = company(1, 1);
+    let mut told = 0;
+    for second in 0..240u64 {
+        let now_ms = after(1_000 * second);
+        waits_for_its_disk(&mut company, 1, now_ms, if second % 2 == 0 { 5_000 } else { 0 });
+        waits_for_its_disk(&mut company, 2, now_ms, 0);
+        told += company.news(now_ms).iter().filter(|line| line.contains("replica 1 hangs")).count();
+    }
+    assert!((4..=10).contains(&told), "{told}");
+    // Where it makes the difference whether enough are there, that too is said now and then.
+    let mut company = self::company(1, 1);
+    let mut told = 0;
+    for second in 0..60u64 {
+        let now_ms = after(1_000 * second);
+        waits_for_its_disk(&mut company, 1, now_ms, if second % 2 == 0 { 5_000 } else { 0 });
+        waits_for_its_disk(&mut company, 2, now_ms, 0);
+        told += company.news(now_ms).iter().filter(|line| line.contains("too few")).count();
+    }
+    assert!((1..=6).contains(&told), "{told}");
+}
