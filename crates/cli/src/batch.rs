@@ -104,7 +104,8 @@ struct Line {
 /// What stands in a line.
 pub(crate) enum Content {
     Text(Vec<u8>),
-    TooLong,
+    /// More than [`LINE_BYTES`], of which none is kept.
+    TooLong { bytes: u64 },
 }
 
 /// An answer, and the place that is free once it is written.
@@ -298,11 +299,12 @@ pub(crate) fn read_line(input: &mut impl BufRead) -> std::io::Result<Option<Cont
     if text.len() <= LINE_BYTES || text.ends_with(b"\n") {
         return Ok(Some(Content::Text(text)));
     }
+    let mut bytes = text.len() as u64;
     while !text.is_empty() && !text.ends_with(b"\n") {
         text.clear();
-        input.take(most).read_until(b'\n', &mut text)?;
+        bytes += input.take(most).read_until(b'\n', &mut text)? as u64;
     }
-    Ok(Some(Content::TooLong))
+    Ok(Some(Content::TooLong { bytes }))
 }
 
 /// Writes answers, and flushes whenever none is waiting.
@@ -405,7 +407,8 @@ mod tests {
         let mut text = vec![b'x'; LINE_BYTES * 2 + 7];
         text.extend_from_slice(b"\nshort\nlast");
         let mut input = text.as_slice();
-        assert!(matches!(read_line(&mut input), Ok(Some(Content::TooLong))));
+        let Ok(Some(Content::TooLong { bytes })) = read_line(&mut input) else { panic!() };
+        assert_eq!(bytes, LINE_BYTES as u64 * 2 + 8);
         let rest: Vec<Vec<u8>> = std::iter::from_fn(|| match read_line(&mut input) {
             Ok(Some(Content::Text(text))) => Some(text),
             _ => None,

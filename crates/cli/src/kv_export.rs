@@ -389,14 +389,12 @@ fn read_lines(
     for number in 1.. {
         let Some(content) = batch::read_line(input)? else { break };
         read = number;
-        let Content::Text(text) = &content else {
-            if lines.blocking_send(Read::Line(number, content)).is_err() {
-                break;
-            }
-            continue;
+        let (bytes, is_empty) = match &content {
+            Content::Text(text) => (text.len() as u64, text.trim_ascii().is_empty()),
+            Content::TooLong { bytes } => (*bytes, false),
         };
-        if number < from_line || text.trim_ascii().is_empty() {
-            passed_over += text.len() as u64;
+        if number < from_line || is_empty {
+            passed_over += bytes;
             continue;
         }
         let before = std::mem::take(&mut passed_over);
@@ -430,6 +428,35 @@ mod tests {
 
     fn bytes(text: &[u8]) -> Bytes {
         Bytes::copy_from_slice(text)
+    }
+
+    /// Whoever was told of a line that is too long goes on behind it.
+    #[test]
+    fn what_is_before_the_first_line_is_passed_over_however_long_it_is() {
+        let mut text = b"first\n".to_vec();
+        text.resize(text.len() + batch::LINE_BYTES + 1, b'x');
+        text.extend_from_slice(b"\n\nlast\n");
+        let read = |from_line| {
+            let (sender, mut receiver) = mpsc::channel(8);
+            assert_eq!(read_lines(&mut &text[..], from_line, &sender).unwrap(), 4);
+            drop(sender);
+            let mut read = Vec::new();
+            while let Some(one) = receiver.blocking_recv() {
+                read.push(match one {
+                    Read::Line(number, Content::Text(text)) => {
+                        format!("{number} {}", String::from_utf8(text).unwrap().trim_end())
+                    }
+                    Read::Line(number, Content::TooLong { .. }) => format!("{number} too long"),
+                    Read::PassedOver(bytes) => format!("{bytes} bytes"),
+                });
+            }
+            read
+        };
+        let (long, all) = (batch::LINE_BYTES + 2, text.len() - "last\n".len());
+        assert_eq!(read(1), ["1 first", "2 too long", "1 bytes", "4 last"]);
+        assert_eq!(read(2), ["6 bytes", "2 too long", "1 bytes", "4 last"]);
+        assert_eq!(read(3), [format!("{} bytes", 6 + long + 1), "4 last".to_owned()]);
+        assert_eq!(read(4), [format!("{all} bytes"), "4 last".to_owned()]);
     }
 
     #[test]
