@@ -105,7 +105,9 @@ struct Line {
 pub(crate) enum Content {
     Text(Vec<u8>),
     /// More than [`LINE_BYTES`], of which none is kept.
-    TooLong { bytes: u64 },
+    TooLong {
+        bytes: u64,
+    },
 }
 
 /// An answer, and the place that is free once it is written.
