@@ -1,8 +1,9 @@
 //! `perdura status` of a cluster of several partitions: asks each server once, and shows its members by partition.
 
-use super::{
-    Line, Report, aligned, ask_each, footer, get, other_key, roll_call, row, same_group, where_else,
-};
+use super::asking::{ask_each, get, where_else};
+use super::report::{Line, Report};
+use super::table::{aligned, footer, row};
+use super::{other_key, roll_call, same_group};
 use crate::health::{exit_code, summary};
 use crate::process::cpu_time;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -12,7 +13,6 @@ use perdura::protocol::PartitionId;
 use perdura::protocol::text::Printable;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -61,8 +61,8 @@ pub fn here(cluster: &PartitionedCluster) -> Vec<Option<u32>> {
     here.collect()
 }
 
-/// Asks, prints, and gives the exit code of the partition that stands worst.
-pub fn run(cluster: &PartitionedCluster, json: bool) -> Result<ExitCode> {
+/// What all say, and the exit code of the partition that stands worst.
+pub(super) fn answer(cluster: &PartitionedCluster, json: bool) -> Result<(String, ExitCode)> {
     let addresses = cluster.servers.iter().map(|server| server.http.clone()).collect();
     let said = ask_each(addresses, ask);
     let lines: Vec<Vec<Line>> = lines(cluster, &said);
@@ -77,8 +77,7 @@ pub fn run(cluster: &PartitionedCluster, json: bool) -> Result<ExitCode> {
     let rolls: Vec<RollCall> =
         cluster.groups().iter().zip(&lines).map(|(group, lines)| roll_call(group, lines)).collect();
     let healths: Vec<Health> = rolls.iter().map(RollCall::health).collect();
-    let mut out = std::io::stdout().lock();
-    if json {
+    let text = if json {
         let all = (0..).zip(&lines).zip(&healths);
         let partitions = all
             .map(|((partition, replicas), health)| Partition {
@@ -87,12 +86,11 @@ pub fn run(cluster: &PartitionedCluster, json: bool) -> Result<ExitCode> {
                 replicas,
             })
             .collect();
-        serde_json::to_writer(&mut out, &Answer { partitions, servers })?;
-        writeln!(out)?;
+        serde_json::to_string(&Answer { partitions, servers })? + "\n"
     } else {
-        out.write_all(text(&lines, &servers, &healths).as_bytes())?;
-    }
-    Ok(exit_code(healths.into_iter().max().unwrap_or(Health::Neither)))
+        text(&lines, &servers, &healths)
+    };
+    Ok((text, exit_code(healths.into_iter().max().unwrap_or(Health::Neither))))
 }
 
 fn ask(id: usize, address: &str, deadline: Instant) -> Result<Said> {
