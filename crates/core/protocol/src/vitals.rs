@@ -130,10 +130,11 @@ pub struct DiskSpace {
 }
 
 impl DiskSpace {
-    /// Whether a tenth is left, or less.
+    /// Whether a tenth is left, or less (as in packaging/prometheus/alerts.yml). A replica of an older program may tell of a file system
+    /// that has no size.
     #[must_use]
     pub fn is_nearly_full(self) -> bool {
-        u64::from(self.free_mib) * 10 <= u64::from(self.size_mib)
+        self.size_mib > 0 && u64::from(self.free_mib) * 10 <= u64::from(self.size_mib)
     }
 }
 
@@ -364,6 +365,14 @@ mod tests {
         assert_eq!(Vitals::from_bytes(bytes), Ok(vitals()));
         assert!(vitals().hears(ReplicaId(2)) && !vitals().hears(ReplicaId(1)));
         assert!(!vitals().hears(ReplicaId(200)));
+    }
+
+    #[test]
+    fn a_disk_is_nearly_full_from_a_tenth_on() {
+        let is_nearly_full = |free_mib, size_mib| DiskSpace { free_mib, size_mib }.is_nearly_full();
+        assert!(!is_nearly_full(101, 1_000));
+        assert!(is_nearly_full(100, 1_000) && is_nearly_full(0, 1_000));
+        assert!(!is_nearly_full(0, 0), "it has no size");
     }
 
     #[test]

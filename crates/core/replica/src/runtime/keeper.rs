@@ -277,13 +277,20 @@ fn keep(
 
 /// Tells of the room on the disk; where the system does not say, nothing is known of it.
 fn measure(data: &Path, completions: &Completions) {
-    if let Ok(system) = rustix::fs::statvfs(data) {
-        let mib = |blocks: u64| {
-            u32::try_from(blocks.saturating_mul(system.f_frsize) / 1_048_576).unwrap_or(u32::MAX)
-        };
-        let (free_mib, size_mib) = (mib(system.f_bavail), mib(system.f_blocks));
-        completions.push(Completion::Space(DiskSpace { free_mib, size_mib }));
+    let system = rustix::fs::statvfs(data).ok();
+    if let Some(space) =
+        system.and_then(|system| disk_space(system.f_frsize, system.f_bavail, system.f_blocks))
+    {
+        completions.push(Completion::Space(space));
     }
+}
+
+/// What a file system says of itself; none where it has no size (a tmpfs without a bound, some of those in user space).
+fn disk_space(block_bytes: u64, free_blocks: u64, blocks: u64) -> Option<DiskSpace> {
+    let mib = |blocks: u64| {
+        u32::try_from(blocks.saturating_mul(block_bytes) / 1_048_576).unwrap_or(u32::MAX)
+    };
+    (blocks > 0).then(|| DiskSpace { free_mib: mib(free_blocks), size_mib: mib(blocks) })
 }
 
 fn size_of_record(record: &Record) -> usize {
@@ -339,5 +346,13 @@ mod tests {
             group.note(group.bytes, Duration::from_millis(20));
         }
         assert_eq!(group.bytes, GROUP_BYTES);
+    }
+
+    #[test]
+    fn a_file_system_that_has_no_size_is_not_full() {
+        assert_eq!(disk_space(4096, 0, 0), None);
+        let full = disk_space(4096, 0, 25_600);
+        assert_eq!(full, Some(DiskSpace { free_mib: 0, size_mib: 100 }));
+        assert!(full.is_some_and(DiskSpace::is_nearly_full));
     }
 }
