@@ -2,6 +2,8 @@
 //! event loop turns) and `/readyz` (the replica takes part). A thread of its own, so that a slow
 //! reader never holds up agreement; it sees copies only.
 
+mod listening;
+
 use super::board::Board;
 use super::event_loop::what_hangs;
 use super::metrics::{self, Timings};
@@ -33,9 +35,6 @@ const STANDSTILL: Duration = Duration::from_secs(2);
 
 /// Of all of a connection, which is for one request: a peer that does not read its answer is cut off.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
-
-/// Between two attempts to listen.
-const LISTEN_AGAIN: Duration = Duration::from_secs(2);
 
 /// Connections at once; operators and scrapers need a few. One more ends the oldest, so that those that are held
 /// open keep no probe out.
@@ -149,43 +148,14 @@ pub(super) fn serve(address: &str, served: Served) -> std::io::Result<()> {
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let address = address.to_owned();
     std::thread::Builder::new().name("http".into()).spawn(move || {
-        let (listener, hosts) = listens(&address);
+        let (listener, is_local) = listening::wait(&address);
+        let hosts = Hosts { is_local, own: host_of(&address).to_owned() };
         let served = runtime.block_on(async { accept(listener, served, hosts).await });
         if let Err(error) = served {
             tracing::error!("status and metrics are served no more: {error}");
         }
     })?;
     Ok(())
-}
-
-/// Waits until it can listen.
-fn listens(address: &str) -> (std::net::TcpListener, Hosts) {
-    let bind = || {
-        let listener = std::net::TcpListener::bind(address)?;
-        let is_local = listener.local_addr()?.ip().is_loopback();
-        listener.set_nonblocking(true)?;
-        Ok((listener, Hosts { is_local, own: host_of(address).to_owned() }))
-    };
-    let mut told = String::new();
-    loop {
-        let failure: std::io::Error = match bind() {
-            Ok(listening) => {
-                if !told.is_empty() {
-                    tracing::info!("status and metrics are served at {address} now");
-                }
-                return listening;
-            }
-            Err(error) => error,
-        };
-        if told != failure.to_string() {
-            told = failure.to_string();
-            tracing::error!(
-                "status and metrics are not served, for {address} cannot be listened on: {told}. It is tried on; if it stays so, change `http` in \
-                 the own file of this replica or server, and in cluster.toml, where others look it up"
-            );
-        }
-        std::thread::sleep(LISTEN_AGAIN);
-    }
 }
 
 async fn accept(
