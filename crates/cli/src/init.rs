@@ -1,12 +1,13 @@
 //! `perdura init`: the files of a new cluster.
 
-use crate::Usage;
+use crate::local::Kind;
 use crate::partitions::{self, New, Partitioning};
+use crate::{Usage, steps};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use perdura::ServiceKind;
+use perdura::config::Cluster;
 use perdura::config::cluster::service_text;
-use perdura::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, Cluster, REPLICA_FILE};
 use perdura::create::{self, Place, PlacesError};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
@@ -252,41 +253,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     for (id, entry) in cluster.replicas.iter().enumerate() {
         say!("  replica {id} at {}, status at http://{}/status", entry.address, entry.http);
     }
-    next_steps(&arguments.dir, "replica", REPLICA_FILE, n, &arguments.hosts);
+    say!("{}", steps::after_init(&arguments.dir, Kind::Replica, n, &arguments.hosts));
     Ok(ExitCode::SUCCESS)
-}
-
-/// What to do with the files that were made, in order: of `n` replicas, or servers, on these hosts, or on this one.
-pub fn next_steps(dir: &Path, what: &str, file: &str, n: usize, hosts: &[String]) {
-    let (dir, last) = (dir.display(), n - 1);
-    if hosts.is_empty() {
-        say!("Start {what} I (all of 0 to {last}) with:");
-        say!("  perdura {what} --config {dir}/{what}-I/{file}");
-        say!("Then, for example:");
-        say!("  perdura health --cluster {dir}");
-        say!("{dir}/{ADMIN_FILE} can replace replicas and certify clients: keep it safe.");
-        return;
-    }
-    say!(
-        "1. Copy to each host its own directory, once, and cluster.toml beside it, as the user who will run it:"
-    );
-    for (id, host) in hosts.iter().enumerate() {
-        say!(
-            "  ssh {host} mkdir -p /var/lib/perdura && rsync -a {dir}/{CLUSTER_FILE} {dir}/{what}-{id} {host}:/var/lib/perdura/"
-        );
-    }
-    say!("2. Start each on its host, in any order:");
-    for (id, host) in hosts.iter().enumerate() {
-        say!("  {host}: perdura {what} --config /var/lib/perdura/{what}-{id}/{file}");
-    }
-    say!(
-        "3. Ask whether it can be written to, from where {dir}/{CLUSTER_FILE} and {dir}/{CLIENT_FILE} are, which clients need:"
-    );
-    say!("  perdura health --cluster {dir}");
-    say!(
-        "4. Remove {dir}/{what}-* here: a copy that is started too takes the place of the original."
-    );
-    say!("{dir}/{ADMIN_FILE} can replace replicas and certify clients: keep it offline.");
 }
 
 /// Places for `n` replicas, as [`Place::all`] has them.

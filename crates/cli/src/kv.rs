@@ -6,7 +6,7 @@ use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::kv_json::{Parsed, SCAN_LIMIT, from_base64, to_base64};
 use crate::kv_walk::check;
 use crate::process::withdrawn_by_signals;
-use crate::{kv_batch, kv_export, kv_range};
+use crate::{kv_batch, kv_export, kv_range, shell};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
@@ -421,13 +421,7 @@ fn shown(value: &Value, how: &How) -> String {
 fn after(key: &Value, base64: bool) -> String {
     let plain = |text: &&str| !text.chars().any(char::is_control);
     match (key, key.as_str().filter(plain)) {
-        (_, Some(text)) if !base64 => {
-            let harmless = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-            match text.chars().all(harmless) {
-                true => format!("--after={text}"),
-                false => format!("--after='{}'", text.replace('\'', "'\\''")),
-            }
-        }
+        (_, Some(text)) if !base64 => format!("--after={}", shell::word(text)),
         (Value::String(text), _) => format!("--base64 --after={}", to_base64(text.as_bytes())),
         (other, _) => {
             format!("--base64 --after={}", other["b64"].as_str().unwrap_or_default())

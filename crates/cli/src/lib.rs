@@ -59,11 +59,13 @@ mod progress;
 mod reinit;
 pub mod replica;
 pub mod server;
+mod shell;
 mod space;
 mod space_batch;
 mod space_held;
 pub mod space_json;
 pub mod status;
+mod steps;
 mod txn;
 mod upgrade;
 

@@ -53,13 +53,17 @@ impl Kind {
         }
     }
 
-    /// Its file, in the directory of the cluster's.
-    pub fn file(self, dir: &Path, id: usize) -> PathBuf {
-        let file = match self {
+    /// The name of its file.
+    pub fn own_file(self) -> &'static str {
+        match self {
             Kind::Replica => REPLICA_FILE,
             Kind::Server => SERVER_FILE,
-        };
-        dir.join(format!("{}-{id}", self.name())).join(file)
+        }
+    }
+
+    /// Its file, in the directory of the cluster's.
+    pub fn file(self, dir: &Path, id: usize) -> PathBuf {
+        dir.join(format!("{}-{id}", self.name())).join(self.own_file())
     }
 }
 

@@ -1,13 +1,14 @@
 //! Clusters of several partitions on the command line: how many, on how many servers, and which keys are whose.
 
-use crate::Usage;
-use crate::init::{Tuning, next_steps};
+use crate::init::Tuning;
 use crate::kv_json::from_base64;
+use crate::local::Kind;
+use crate::{Usage, steps};
 use anyhow::{Result, bail};
 use bytes::Bytes;
 use clap::Args;
+use perdura::config::PartitionedCluster;
 use perdura::config::cluster::service_text;
-use perdura::config::{PartitionedCluster, SERVER_FILE};
 use perdura::create::{self, CreateError, Partitions, Place, PlacesError};
 use perdura::{Cluster, ServiceKind};
 use perdura_protocol::configuration::{Durability, Parameters};
@@ -152,7 +153,7 @@ pub fn show(dir: &Path, cluster: &PartitionedCluster, service: ServiceKind, host
     for (id, entry) in cluster.servers.iter().enumerate() {
         say!("  server {id} at {}, status at http://{}/status", entry.address, entry.http);
     }
-    next_steps(dir, "server", SERVER_FILE, cluster.servers.len(), hosts);
+    say!("{}", steps::after_init(dir, Kind::Server, cluster.servers.len(), hosts));
 }
 
 /// A key of this group's partition that is nobody else's, to write and read; none where there is hardly room for one.

@@ -20,6 +20,7 @@ use crate::command::CLUSTER_VARIABLE;
 use crate::connect::{administrator, connect, load_groups, parse_duration, runtime};
 use crate::health;
 use crate::members::make_known;
+use crate::shell;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura::config::keys::fresh_key;
@@ -132,12 +133,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(moved) = moved {
         say!("its old data is in {}; delete it when you no longer want it", moved.display());
     }
+    let config = shell::path(&home.file());
     match home.member {
-        None => say!("start it with: perdura replica --config {}", home.file().display()),
-        Some(_) => say!(
-            "stop its server if that runs, and start it with: perdura server --config {}",
-            home.file().display()
-        ),
+        None => say!("start it with: perdura replica --config {config}"),
+        Some(_) => {
+            say!(
+                "stop its server if that runs, and start it with: perdura server --config {config}"
+            )
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -202,7 +202,12 @@ impl Place {
         if !hosts.is_empty() && hosts.len() != n {
             return Err(PlacesError::Hosts { given: hosts.len(), n });
         }
-        if let Some(bad) = hosts.iter().find(|host| host.is_empty() || host.contains('/')) {
+        let is_none = |host: &&String| {
+            // To many programs what begins so is an option.
+            let begins = host.is_empty() || host.starts_with('-');
+            begins || host.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control())
+        };
+        if let Some(bad) = hosts.iter().find(is_none) {
             return Err(PlacesError::Host(bad.clone()));
         }
         refuse_loopback(hosts)?;
@@ -635,6 +640,11 @@ mod tests {
             let hosts = ["10.0.0.1".to_owned(), "10.0.0.2".to_owned(), host.to_owned()];
             let error = Place::all(3, &hosts, None, false).map(|_| ()).unwrap_err();
             assert!(error.is_misuse() && error.to_string().contains("takes for itself"), "{error}");
+        }
+        for host in ["", "a/b", "-oProxyCommand=x", "a b", "a\n"] {
+            let hosts = ["10.0.0.1".to_owned(), "10.0.0.2".to_owned(), host.to_owned()];
+            let places = Place::all(3, &hosts, None, false).map(|_| ());
+            assert!(matches!(places, Err(PlacesError::Host(_))), "{host}");
         }
         assert!(Place::all(3, &[], Some(65_533), false).is_err());
     }
