@@ -1,39 +1,29 @@
 //! `perdura dev`: a whole cluster on this machine, for trying out.
 
-use crate::connect::{connect, runtime};
+mod probe;
+
 use crate::init::{Bounds, ServiceName, Tuning, make, places};
-use crate::kv::call;
 use crate::local::{Group, Kind, Start, last_lines, own_program};
-use crate::partitions::{self, New, Partitioning, own_key};
-use crate::process;
+use crate::partitions::{self, New, Partitioning};
+use crate::{process, shell};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use bytes::Bytes;
 use clap::Args;
 use perdura::ServiceKind;
 use perdura::config::cluster::service_text;
 use perdura::config::partitioned::PartitionEntry;
 use perdura::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, PartitionedCluster, ReadError};
-use perdura_client::Options;
 use perdura_durability::FileDisk;
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Faults, PartitionId};
 use perdura_replica::runtime::LogDevice;
-use perdura_store::{StoreCommand, StoreReply};
-use perdura_transactions::StoreClient;
-use perdura_tuples::{
-    Entry, Field, Operation, SpaceOptions, Template, Tuple, TupleCommand, TupleReply,
-};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// How often children are looked after.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// The cluster has to answer within this time after its start.
-const START: Duration = Duration::from_secs(60);
 
 /// Run a whole cluster on this machine, for trying out
 ///
@@ -86,9 +76,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let start = Start { device: arguments.log_device, debug: false, profile: arguments.profile };
     let (what, count) = (there.children(), there.places().len());
     let mut group = Group::start_all(what, &own_program()?, dir, count, start)?;
-    let groups = there.groups();
+    let (groups, probed) = (there.groups(), dir.clone());
     std::thread::Builder::new().name("client".into()).spawn(move || {
-        let _ = events.send(Event::ReadBack(read_back_all(&groups, &key)));
+        let _ = events.send(Event::ReadBack(probe::read_back_all(&probed, &groups, &key)));
     })?;
     if let Some(device) = arguments.log_device {
         say!("experiment: logs are written no faster than by a simulated device ({device})");
@@ -312,83 +302,6 @@ fn check_free(dir: &Path, there: &There) -> Result<()> {
     Ok(())
 }
 
-/// Of each group.
-fn read_back_all(groups: &[Cluster], key: &KeyFile) -> Result<Duration> {
-    let since = Instant::now();
-    for group in groups {
-        let of = || format!("partition {}", group.parameters.partition().unwrap_or_default());
-        let done = read_back(group, key);
-        if group.parameters.map.is_some() {
-            done.with_context(of)?
-        } else {
-            done?
-        };
-    }
-    Ok(since.elapsed())
-}
-
-/// Writes a key, reads it back, and removes it.
-fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
-    let since = Instant::now();
-    let options = Options { timeout: START, reply_quorum: None };
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let value = Bytes::from(format!("{} ms since 1970", elapsed.as_millis()));
-    let name = match cluster.parameters.map {
-        None => Some(Bytes::from_static(b"perdura-dev")),
-        Some(_) => own_key(cluster, "perdura-dev"),
-    };
-    // Where a partition has no room for a key of ours we leave its keys to others.
-    let Some(name) = name else { return Ok(since.elapsed()) };
-    if cluster.service()? == ServiceKind::TupleSpaces {
-        runtime()?.block_on(take_back(cluster, key, value, &options))?;
-        return Ok(since.elapsed());
-    }
-    let read = runtime()?.block_on(async {
-        let client = StoreClient::Whole(connect(cluster, key)?);
-        let put = StoreCommand::Put { key: name.clone(), value: value.clone() };
-        call(&client, &put, false, &options).await.context("writing a key")?;
-        let get = StoreCommand::Get { key: name.clone() };
-        let read = call(&client, &get, false, &options).await.context("reading a key")?;
-        let delete = StoreCommand::Delete { key: name };
-        call(&client, &delete, false, &options).await.context("removing a key")?;
-        client.close().await;
-        anyhow::Ok(read)
-    })?;
-    ensure!(read == StoreReply::Value(Some(value)), "read another value than was written");
-    Ok(since.elapsed())
-}
-
-/// Inserts a tuple and takes it back, in a space that is there for that.
-async fn take_back(
-    cluster: &Cluster,
-    key: &KeyFile,
-    value: Bytes,
-    options: &Options,
-) -> Result<()> {
-    let client = connect(cluster, key)?;
-    let on = |operation| TupleCommand::On { space: "perdura-dev".into(), operation };
-    // Refused where somebody made it before.
-    let create = on(Operation::Create(SpaceOptions::default()));
-    let created = match perdura_recipes::call(&client, &create, options).await {
-        Err(error) if !error.is_refusal() => return Err(error).context("creating a space"),
-        reply => matches!(reply, Ok(TupleReply::Created)),
-    };
-    let fields = [Field::Bytes(value)];
-    let entry = Entry::new(Tuple::new(&fields)?);
-    let out = on(Operation::Out(entry));
-    perdura_recipes::call(&client, &out, options).await.context("inserting a tuple")?;
-    let inp = on(Operation::Inp(Template::of(&fields)));
-    let taken = perdura_recipes::call(&client, &inp, options).await.context("taking a tuple")?;
-    if created {
-        let delete = on(Operation::Delete);
-        perdura_recipes::call(&client, &delete, options).await.context("removing the space")?;
-    }
-    client.close().await;
-    let found = matches!(taken, TupleReply::Found(Some(_)));
-    ensure!(found, "the tuple that was inserted is not there");
-    Ok(())
-}
-
 /// How long it took; none if this process was told to stop before.
 fn wait_for_read_back(
     group: &mut Group,
@@ -429,7 +342,7 @@ fn wait_for_stop(
             }
             let file = group.what.file(dir, id);
             say!("  start it again, in another terminal:");
-            say!("    {} {name} --config {}", program_name(), file.display());
+            say!("    {} {name} --config {}", program_name(), shell::path(&file));
         }
     }
 }
@@ -440,13 +353,13 @@ fn stop(group: Group) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As this program was called.
+/// As this program was called, for a shell.
 fn program_name() -> String {
-    std::env::args().next().unwrap_or_else(|| "perdura".to_owned())
+    std::env::args().next().map_or_else(|| "perdura".to_owned(), |name| shell::word(&name))
 }
 
 fn print_guide(dir: &Path, there: &There, service: ServiceKind, group: &Group) {
-    let (faults, dir, program) = (there.faults(), dir.display(), program_name());
+    let (faults, dir, program) = (there.faults(), shell::path(dir), program_name());
     say!(
         "{} are up, live with {} failures, safe with {} liars",
         there.text(),
