@@ -124,5 +124,10 @@ fn transactions_over_partitions_are_measured() {
     assert_eq!(servers.run(&["kv", "count"]).ok(), "0\n", "it removes its keys");
     let table = servers.run(&[&all[..], &["--skew", "0.99", "--writes", "0"]].concat()).ok();
     assert!(table.contains("CPU per txn, busiest server"), "{table}");
+    let puts = ["--global", "0", "--reads", "0", "--writes", "1", "--json", "-"];
+    let json = servers.run(&[&all[..], &puts].concat()).ok();
+    let result: Value = serde_json::from_str(&json).unwrap();
+    assert!(result["completed"].as_f64().is_some_and(|completed| completed > 0.0), "{json}");
+    assert_eq!(result["over_several"], 0, "{json}");
     servers.run(&["bench", "txn", "--participants", "3"]).failed(2, &["there are 2 partitions"]);
 }
