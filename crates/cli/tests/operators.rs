@@ -2,28 +2,28 @@
 
 use crate::common::*;
 use serde_json::Value;
-use std::io::Write;
-use std::process::{Child, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
 
-/// The command, with lines that do not end.
-fn fed(cluster: &Cluster, arguments: &[&str], lines: usize) -> Child {
+/// The command, with these lines in its standard input, which stays open.
+fn fed(
+    cluster: &Cluster,
+    arguments: &[&str],
+    lines: impl IntoIterator<Item = String>,
+) -> (Child, ChildStdin) {
     let mut command = cluster.command(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let input = child.stdin.as_mut().unwrap();
-    for number in 0..lines {
-        writeln!(input, r#"{{"id":{number},"op":"put","key":"k{number}","value":"1"}}"#).unwrap();
+    let mut input = child.stdin.take().unwrap();
+    for line in lines {
+        writeln!(input, "{line}").unwrap();
     }
-    child
+    (child, input)
 }
 
-/// Waits until it has read what it was given, and a moment for it to look at that.
-fn has_read(child: &Child) {
-    let input = child.stdin.as_ref().unwrap();
-    wait_for("its lines to be read", || {
-        (rustix::io::ioctl_fionread(input).unwrap() == 0).then_some(())
-    });
-    std::thread::sleep(std::time::Duration::from_millis(500));
+fn put(number: usize, value: &str) -> String {
+    format!(r#"{{"id":{number},"op":"put","key":"k{number}","value":"{value}"}}"#)
 }
 
 /// Ctrl-C while all replicas stand still: each line that was begun is answered, and what was not is named.
@@ -33,17 +33,29 @@ fn a_batch_that_is_interrupted_while_nobody_answers_leaves_no_line_without_an_an
     cluster.wait_until_active();
     cluster.run(&["kv", "put", "first", "1"]).ok();
     (0..3).for_each(|id| cluster.halt(id));
-    let batch = fed(&cluster, &["kv", "batch", "--in-flight", "200", "--timeout", "1h"], 300);
-    has_read(&batch);
+    // The last one that has a place is answered by nobody else: all lines up to it are begun then.
+    let line = |number| match number {
+        200 => "no operation".to_owned(),
+        _ => put(number, "1"),
+    };
+    let arguments = ["kv", "batch", "--in-flight", "200", "--timeout", "1h"];
+    let (mut batch, input) = fed(&cluster, &arguments, (1..=300).map(line));
+    let mut out = BufReader::new(batch.stdout.take().unwrap());
+    let mut text = String::new();
+    out.read_line(&mut text).unwrap();
+    assert!(text.contains("line 200"), "{text}");
     send_signal(&batch, "-INT");
-    let ran = Ran::from(batch.wait_with_output().unwrap());
+    out.read_to_string(&mut text).unwrap();
+    let mut ran = Ran::from(batch.wait_with_output().unwrap());
+    ran.out = text;
+    drop(input);
     assert_eq!(ran.code, Some(130), "{ran:?}");
     let answers: Vec<Value> =
         ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let said = |outcome: &str| answers.iter().filter(|one| one["outcome"] == outcome).count();
     let begun = said("indeterminate") + said("refused");
-    // One waits for the first place that is free.
-    assert!((200..=201).contains(&begun), "{ran:?}");
+    // One more takes the place that the answer left, and one the first that is free after the signal.
+    assert!((200..=202).contains(&begun), "{ran:?}");
     let told = format!(
         "SIGINT: the lines up to {begun} were begun, and each has its answer; what is behind them was not sent"
     );
@@ -55,13 +67,18 @@ fn a_batch_that_is_interrupted_while_nobody_answers_leaves_no_line_without_an_an
 fn an_import_that_is_interrupted_while_nobody_answers_ends_soon() {
     let mut cluster = Cluster::start_all(&["--crash", "1"]);
     cluster.wait_until_active();
-    let first = fed(&cluster, &["kv", "import", "-"], 10);
+    let (first, input) = fed(&cluster, &["kv", "import", "-"], (0..10).map(|n| put(n, "1")));
+    drop(input);
     first.wait_with_output().map(Ran::from).unwrap().ok();
     (0..3).for_each(|id| cluster.halt(id));
-    let import = fed(&cluster, &["kv", "import", "-", "--timeout", "1h"], 100);
-    has_read(&import);
+    // Each is more than the pipe and all buffers hold. So once the last is written the one before it was read as a whole, two of them wait at
+    // most, and the first is under way.
+    let long = "1".repeat(256 * 1024);
+    let lines = (1..=5).map(|number| put(number, &long));
+    let (import, input) = fed(&cluster, &["kv", "import", "-", "--timeout", "1h"], lines);
     send_signal(&import, "-INT");
     let ran = Ran::from(import.wait_with_output().unwrap());
+    drop(input);
     ran.failed(130, &["SIGINT", "0 entries imported", "--from-line 1 goes on from there"]);
 }
 
@@ -79,15 +96,20 @@ fn status_of_another_cluster_is_told_from_ones_own() {
     let (not_running, mut running) = (made(), made());
     (0..3).for_each(|id| running.start(id));
     running.wait_until_active();
-    let ran = not_running.run(&["status"]);
-    ran.failed(4, &[]);
-    assert!(ran.out.contains("another cluster answers there"), "{ran:?}");
-    assert!(!ran.out.contains("active"), "{ran:?}");
-    // Nor does it take a command, and that is known at once.
-    let begun = std::time::Instant::now();
-    let put = not_running.run(&["kv", "put", "a", "1", "--timeout", "1h"]);
-    put.failed(4, &["every replica refused this client"]);
-    assert!(begun.elapsed() < std::time::Duration::from_secs(60));
+    // Whoever is slow is not heard in time.
+    wait_for("all of them to say whose they are", || {
+        let ran = not_running.run(&["status"]);
+        ran.failed(4, &[]);
+        assert!(!ran.out.contains("active"), "{ran:?}");
+        let told = "replica 0; replica 1; replica 2: another cluster answers there";
+        ran.out.contains(told).then_some(())
+    });
+    // Nor does it take a command, and that is known long before the time is up.
+    let mut put = not_running.command(&["kv", "put", "a", "1", "--timeout", "1h"]);
+    let mut put = put.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_end(&mut put);
+    let ran = Ran::from(put.wait_with_output().unwrap());
+    ran.failed(4, &["every replica refused this client"]);
 }
 
 /// A key that nobody knows is refused by all, at once, and once.
@@ -114,32 +136,81 @@ fn who_is_refused_by_all_is_told_at_once() {
     assert_eq!(ran.error.matches("is not registered").count(), 1, "said once: {ran:?}");
 }
 
-/// What `dev` tries a cluster with is no entry of its user's.
+/// `perdura dev`, once it says what to try.
+struct Dev {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Dev {
+    fn start(dir: &Path, arguments: &[&str]) -> Dev {
+        let mut command = program();
+        command.arg("dev").arg(dir).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+        let last = lines.find(|line| line.as_ref().unwrap().contains("Ctrl-C"));
+        drop(lines);
+        if last.is_none() {
+            panic!("it ended: {:?}", Ran::from(child.wait_with_output().unwrap()));
+        }
+        Dev { child, dir: dir.to_owned() }
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let mut command = program();
+        command.args(arguments).args(["--timeout", "60s", "--cluster"]).arg(&self.dir);
+        Ran::from(command.output().unwrap()).ok()
+    }
+
+    fn stop(mut self) {
+        send_signal(&self.child, "-INT");
+        assert!(wait_for_end(&mut self.child).success());
+    }
+}
+
+/// What `dev` tries a cluster with is no entry of its user's: none is left, none of his is touched, and what a run left that was killed is removed.
 #[test]
-fn dev_leaves_nothing_in_the_store() {
+fn dev_leaves_the_store_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("cluster");
-    let ports = reserve_ports(8).to_string();
-    let mut command = program();
-    command.arg("dev").arg(&dir).args(["--crash", "1", "--base-port", &ports]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let count = || {
-        let mut count = program();
-        count.args(["kv", "count", "--timeout", "1s", "--cluster"]).arg(&dir);
-        let ran = Ran::from(count.output().unwrap());
-        (ran.code == Some(0)).then(|| ran.out.trim().to_owned())
-    };
-    wait_for("an empty store", || (count()? == "0").then_some(()));
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    loop {
-        let mut line = String::new();
-        let read = std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-        assert!(read > 0, "it ended");
-        if line.contains("Ctrl-C") {
-            break;
-        }
+    let ports = reserve_ports(6).to_string();
+    let dev = Dev::start(&dir, &["--crash", "1", "--base-port", &ports]);
+    assert_eq!(dev.run(&["kv", "count"]).trim(), "0");
+    // As if it had been killed between writing and removing.
+    let left = format!("perdura-dev-{}", "0a".repeat(16));
+    for key in ["perdura-dev", "perdura-dev-", &left] {
+        dev.run(&["kv", "put", key, "mine"]);
     }
-    assert_eq!(count().as_deref(), Some("0"));
-    send_signal(&child, "-INT");
-    wait_for_end(&mut child);
+    dev.stop();
+    let note = dir.join("dev-probe.txt");
+    assert!(!note.exists());
+    std::fs::write(&note, format!("{left}\n")).unwrap();
+    let dev = Dev::start(&dir, &[]);
+    assert_eq!(dev.run(&["kv", "get", "perdura-dev"]), "mine\n");
+    assert_eq!(dev.run(&["kv", "get", "perdura-dev-"]), "mine\n");
+    assert_eq!(dev.run(&["kv", "count"]).trim(), "2");
+    assert!(!note.exists());
+    dev.stop();
+}
+
+/// Nor is a space, which somebody may wait in.
+#[test]
+fn dev_leaves_spaces_as_they_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("cluster");
+    let ports = reserve_ports(6).to_string();
+    let dev = Dev::start(&dir, &["--crash", "1", "--service", "tuples", "--base-port", &ports]);
+    assert_eq!(dev.run(&["space", "list"]), "");
+    let left = format!("perdura-dev-{}", "0a".repeat(16));
+    for space in ["perdura-dev", &left] {
+        dev.run(&["space", "create", space]);
+    }
+    dev.stop();
+    std::fs::write(dir.join("dev-probe.txt"), &left).unwrap();
+    let dev = Dev::start(&dir, &[]);
+    assert_eq!(dev.run(&["space", "list"]).lines().count(), 1);
+    dev.stop();
+    // There is none any more.
+    std::fs::write(dir.join("dev-probe.txt"), &left).unwrap();
+    Dev::start(&dir, &[]).stop();
 }

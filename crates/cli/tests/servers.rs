@@ -193,8 +193,11 @@ fn groups_go_on_without_a_server_and_have_it_back() {
     let status = servers.wait_until_active([2, 2]);
     assert_eq!(status["servers"][0]["reachable"], false);
     assert_eq!(status["partitions"][1]["replicas"][2]["reachable"], false);
-    let table = servers.run(&["status"]).ok();
-    assert!(table.starts_with("writes and reads: 2 of 2 partitions (all)\n"), "{table}");
+    // Whoever is slow is not heard in time.
+    let table = wait_for("status", || {
+        let table = servers.run(&["status"]).out;
+        table.starts_with("writes and reads: 2 of 2 partitions (all)\n").then_some(table)
+    });
     assert!(table.contains("server 0: http://127.0.0.1:"), "{table}");
     let health = servers.run(&["health", "--timeout", "1s"]).ok();
     assert!(health.contains("\npartition 1, replica 2 does not take part: "), "{health}");

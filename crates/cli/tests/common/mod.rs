@@ -279,6 +279,18 @@ impl Cluster {
         replicas
     }
 
+    /// What `status` says once that is in it: whoever is slow is not heard in time.
+    #[track_caller]
+    pub fn status_with(&self, words: &[&str]) -> Ran {
+        let mut last = String::new();
+        let found = wait_within_patience(|| {
+            let ran = self.run(&["status"]);
+            last = format!("{ran:?}");
+            words.iter().all(|word| ran.out.contains(word)).then_some(ran)
+        });
+        found.unwrap_or_else(|| panic!("status does not say {words:?}: {last}"))
+    }
+
     /// Waits until one replica leads and as many as are running take part.
     #[track_caller]
     pub fn wait_until_active(&self) -> Vec<Value> {

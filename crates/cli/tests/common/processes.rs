@@ -46,13 +46,21 @@ impl Ran {
 
 /// Asks until there is an answer.
 #[track_caller]
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    let answer = wait_within_patience(ask);
+    answer.unwrap_or_else(|| panic!("waited in vain for {what}"))
+}
+
+/// Asks until there is an answer; none if there is none for as long as anything may take.
+pub fn wait_within_patience<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask() {
-            return answer;
+            return Some(answer);
         }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        if Instant::now() >= deadline {
+            return None;
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
