@@ -33,6 +33,11 @@ lab: release
 container: release
 	scripts/container
 
+# A Debian package of it, `target/deb/perdura_*.deb`; needs `cargo install --locked cargo-deb`.
+.PHONY: deb
+deb: release
+	scripts/deb
+
 # A cluster of real processes on loopback, with its data in $(DIR); Ctrl-C stops it.
 dev: build
 	target/fast/perdura dev $(DIR)
