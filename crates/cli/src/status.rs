@@ -160,6 +160,7 @@ fn roll_call(cluster: &Cluster, lines: &[Line]) -> RollCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perdura::ServiceKind;
     use perdura::create::{self, Place};
     use perdura::protocol::Faults;
     use perdura::protocol::configuration::Durability;
@@ -205,7 +206,15 @@ mod tests {
         };
         let places: Vec<Place> = (0..3).map(endpoint).collect();
         let faults = Faults::new(1, 0).unwrap();
-        create::make(&cluster, faults, Durability::Sync, "kv", |_| (), &places).unwrap();
+        create::make(
+            &cluster,
+            faults,
+            Durability::Sync,
+            ServiceKind::KeyValue.name(),
+            |_| (),
+            &places,
+        )
+        .unwrap();
         let arguments = Arguments { cluster, json: false, watch: None };
         let mut screen = Screen { asked, asked_before: None, text: String::new() };
         show(&arguments, &mut screen, true).unwrap();

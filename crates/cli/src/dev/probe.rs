@@ -12,8 +12,9 @@ use perdura::ServiceKind;
 use perdura::config::files::{self, Secrecy};
 use perdura::config::keys::random;
 use perdura::config::{Cluster, KeyFile};
-use perdura_client::Options;
+use perdura_client::{CallError, Options, Refusal};
 use perdura_protocol::ids::{from_hex, to_hex};
+use perdura_recipes::Error;
 use perdura_store::{StoreCommand, StoreReply};
 use perdura_transactions::StoreClient;
 use perdura_tuples::{
@@ -127,11 +128,12 @@ impl<'a> Probe<'a> {
                 }
             }
             ServiceKind::TupleSpaces => {
-                let delete = self.on(Operation::Delete);
-                match perdura_recipes::call(&client, &delete, &self.options).await {
+                match perdura_recipes::delete(&client, self.name, &self.options).await {
                     // There is none.
-                    Err(perdura_recipes::Error::Command(_)) => {}
-                    removed => drop(removed?),
+                    Err(Error::Call(CallError::Refused {
+                        reason: Refusal::Ordered(_), ..
+                    })) => {}
+                    removed => removed?,
                 }
             }
         }
@@ -169,7 +171,8 @@ impl<'a> Probe<'a> {
         ask(Operation::Create(SpaceOptions::default()), "creating a space").await?;
         ask(Operation::Out(Entry::new(Tuple::new(&fields)?)), "inserting a tuple").await?;
         let taken = ask(Operation::Inp(Template::of(&fields)), "taking a tuple").await?;
-        ask(Operation::Delete, "removing the space").await?;
+        let removed = perdura_recipes::delete(&client, self.name, &self.options).await;
+        removed.context("removing the space")?;
         client.close().await;
         let found = matches!(taken, TupleReply::Found(Some(_)));
         ensure!(found, "the tuple that was inserted is not there");
