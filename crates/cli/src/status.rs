@@ -193,7 +193,7 @@ mod tests {
         let cluster = directory.path().join("cluster");
         let asked = Arc::new(AtomicUsize::new(0));
         // Each gives no answer, at once.
-        let endpoint = |_| {
+        let endpoint = |id: u16| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let (address, asked) = (listener.local_addr().unwrap(), Arc::clone(&asked));
             std::thread::spawn(move || {
@@ -202,7 +202,8 @@ mod tests {
                     drop(connection);
                 }
             });
-            Place::new("127.0.0.1:1".into(), "127.0.0.1:1".into(), address.to_string())
+            let protocol = format!("127.0.0.1:{}", 1 + id);
+            Place::new(protocol.clone(), protocol, address.to_string())
         };
         let places: Vec<Place> = (0..3).map(endpoint).collect();
         let faults = Faults::new(1, 0).unwrap();

@@ -56,7 +56,7 @@ fn on_hosts(dir: &Path, what: Kind, hosts: &[String]) -> String {
     }
     let _ = write!(
         text,
-        "   Without systemd, {name} I on its host, as the user {USER}:\n  perdura {name} --config {HOME}/{name}-I/{file}\n\
+        "Without systemd, {name} I on its host as the user {USER}:\n  perdura {name} --config {HOME}/{name}-I/{file}\n\
          4. Ask whether it can be written to, from where {} and {} are, which clients need:\n  perdura health --cluster {}\n\
          5. Remove here what was copied, for a copy that is started too takes the place of the original:\n  rm -r {}/{name}-*\n",
         shell::path(&cluster),
