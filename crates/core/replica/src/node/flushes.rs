@@ -8,7 +8,7 @@ const RECENT_MS: u64 = 5_000;
 /// What has been under way for longer hangs, milliseconds: a disk of any kind comes back sooner, or tells of an error; ...
 pub(super) const HANGS_MS: u64 = 2_000;
 
-/// ... but for one that takes nearly as long all the time: as the last ones did that came back, one that hung among them or two.
+/// ... but for one that takes nearly as long all the time, as the longest of the last ones did that came back, unless that one alone hung.
 const HANGS_TIMES: u64 = 4;
 const LAST: usize = 5;
 
@@ -69,7 +69,11 @@ impl Flushes {
         let last = &mut last[..self.last_ms.len()];
         last.iter_mut().zip(&self.last_ms).for_each(|(place, ms)| *place = *ms);
         last.sort_unstable();
-        let usual = last.get(last.len() / 2).copied().unwrap_or_default();
+        let usual = match *last {
+            [.., next, longest] if longest >= HANGS_MS && longest >= HANGS_TIMES * next => next,
+            [.., longest] => longest,
+            [] => 0,
+        };
         if oldest >= HANGS_MS && oldest >= HANGS_TIMES * usual { oldest } else { 0 }
     }
 
