@@ -20,8 +20,8 @@ use std::io::{BufRead, BufWriter, Read, Write};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -119,24 +119,44 @@ struct Answer {
 /// How far it is, for whoever interrupts it.
 #[derive(Default)]
 struct Tally {
-    /// Lines that were begun, and the number of the last.
-    begun: AtomicU64,
-    last: AtomicU64,
+    begun: Mutex<Begun>,
     /// Answers that were written.
     answered: AtomicU64,
 }
 
+/// Lines that were begun.
+#[derive(Clone, Copy, Default)]
+struct Begun {
+    count: u64,
+    /// The number of the last.
+    last: u64,
+    /// No further one is.
+    stopped: bool,
+}
+
 impl Tally {
-    fn begin(&self, number: u64) {
-        self.last.store(number, Ordering::SeqCst);
-        self.begun.fetch_add(1, Ordering::SeqCst);
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this line may be begun.
+    fn begin(&self, number: u64) -> bool {
+        let mut begun = self.begun();
+        if !begun.stopped {
+            begun.last = number;
+            begun.count += 1;
+        }
+        !begun.stopped
+    }
+
+    fn stop(&self) {
+        self.begun().stopped = true;
     }
 
     /// What an interruption left, in words.
     fn text(&self) -> String {
-        let last = self.last.load(Ordering::SeqCst);
-        let (begun, answered) =
-            (self.begun.load(Ordering::SeqCst), self.answered.load(Ordering::SeqCst));
+        let Begun { count: begun, last, .. } = *self.begun();
+        let answered = self.answered.load(Ordering::SeqCst);
         let rest = match begun.saturating_sub(answered) {
             0 => "and each has its answer".to_owned(),
             count => format!(
@@ -241,13 +261,14 @@ fn stop_in_order<O: Operation>(
 ) -> Result<()> {
     let handle = handle.clone();
     on_stop(move |name| {
+        tally.stop();
         handle.block_on(async {
             if !O::takes_calls_to_end(&clients) {
                 for client in O::all(&clients) {
                     client.withdraw().await;
                 }
             }
-            // Each line gives its place back when its answer is written; no further one gets it.
+            // Each line gives its place back when its answer is written.
             let written = async || {
                 let mut held = Vec::new();
                 for some in &places {
@@ -283,7 +304,9 @@ fn read_lines(
             continue;
         }
         let Ok(place) = handle.block_on(Arc::clone(places).acquire_owned()) else { break };
-        tally.begin(number);
+        if !tally.begin(number) {
+            break;
+        }
         if lines.send(Line { number, content, place }).is_err() {
             break;
         }
