@@ -5,7 +5,7 @@ pub use crate::doors::{Bounds, connections};
 use crate::doors::{self, Doors, INTERNAL_CONNECTIONS};
 use crate::network::{Network, Perdura};
 use crate::web::{self, Counters, Read, Routers, Settings};
-use ::perdura::transactions::Counters as Store;
+use ::perdura_cluster::transactions::Counters as Store;
 use anyhow::{Context, Result};
 use futures_util::FutureExt;
 use std::sync::Arc;

@@ -5,13 +5,13 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use perdura::client::Options;
-use perdura::connect::{self, connect_store};
-use perdura::transactions::Counters as Tries;
-use perdura::transactions::{Ended, Range, StoreClient};
 use perdura_buzzer::network::keys::{self, Kind};
 use perdura_buzzer::network::values::{self, AccountValue, PostValue};
 use perdura_buzzer::network::{Name, Network, Perdura, PostId, Settings};
+use perdura_cluster::client::Options;
+use perdura_cluster::connect::{self, connect_store};
+use perdura_cluster::transactions::Counters as Tries;
+use perdura_cluster::transactions::{Ended, Range, StoreClient};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl OnPerdura {
         let network = Arc::new(Perdura::open(&settings)?);
         let groups = connect::load_groups(cluster)?;
         let first = groups.first().context("a cluster without groups")?;
-        let key = connect::key(&cluster.join(perdura::config::CLIENT_FILE), first)?;
+        let key = connect::key(&cluster.join(perdura_cluster::config::CLIENT_FILE), first)?;
         Ok(OnPerdura { network, store: connect_store(&groups, &key)? })
     }
 

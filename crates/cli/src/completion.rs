@@ -24,8 +24,8 @@ pub struct Arguments {
 
 /// Runs the command, for a program of these commands.
 pub fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut command, "perdura", &mut script);
+    let (name, mut script) = (command.get_name().to_owned(), Vec::new());
+    clap_complete::generate(arguments.shell, &mut command, name, &mut script);
     std::io::stdout().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

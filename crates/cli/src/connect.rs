@@ -4,15 +4,15 @@ use crate::command::CLUSTER_VARIABLE;
 use crate::ending::tell_in_time;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use perdura::ServiceKind;
-use perdura::config::files::Exposed;
-use perdura::config::{CLIENT_FILE, Cluster, KeyFile, ReadError};
-use perdura::connect::StoreConnectError;
+use perdura_cluster::ServiceKind;
+use perdura_cluster::config::files::Exposed;
+use perdura_cluster::config::{CLIENT_FILE, Cluster, KeyFile, ReadError};
+use perdura_cluster::connect::StoreConnectError;
 use perdura_transactions::StoreClient;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use perdura::connect::{administrator, connect, connect_store_with, load, load_groups};
+pub use perdura_cluster::connect::{administrator, connect, connect_store_with, load, load_groups};
 
 /// Which cluster, and as which client.
 #[derive(Args, Clone)]
@@ -71,7 +71,7 @@ impl ClusterArguments {
     /// The client's key. If others may read its file, that is told.
     pub fn key(&self, cluster: &Cluster) -> Result<KeyFile> {
         let path = self.client.clone().unwrap_or_else(|| self.cluster.join(CLIENT_FILE));
-        let key = perdura::connect::key(&path, cluster)?;
+        let key = perdura_cluster::connect::key(&path, cluster)?;
         // A command that is over soon keeps no log in which it could be said.
         if let Some(exposed) = Exposed::look(&path) {
             tell_in_time(format!("perdura: {exposed}"));

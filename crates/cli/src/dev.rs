@@ -4,14 +4,16 @@ mod probe;
 
 use crate::init::{Bounds, ServiceName, Tuning, make, places};
 use crate::local::{Group, Kind, Start, last_lines, own_program};
+use crate::own::Own;
 use crate::partitions::{self, New, Partitioning};
 use crate::{process, shell};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
-use perdura::ServiceKind;
-use perdura::config::cluster::service_text;
-use perdura::config::partitioned::PartitionEntry;
-use perdura::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, PartitionedCluster, ReadError};
+use perdura_cluster::ServiceKind;
+use perdura_cluster::config::partitioned::PartitionEntry;
+use perdura_cluster::config::{
+    CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, PartitionedCluster, ReadError,
+};
 use perdura_durability::FileDisk;
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Faults, PartitionId};
@@ -57,6 +59,40 @@ pub struct Arguments {
     partitioning: Partitioning,
 }
 
+/// The same for a program with a service of its own.
+#[derive(Args)]
+pub struct OwnArguments {
+    /// The directory of the cluster's files and data
+    #[arg(default_value = "perdura-dev")]
+    dir: PathBuf,
+    #[command(flatten)]
+    bounds: Bounds,
+    /// Replica I of a new cluster gets port PORT + 2 I for the protocol and the next for HTTP; without it, free ports are taken
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    base_port: Option<u16>,
+    /// Stop as soon as a command was ordered; exit code 0 if one was
+    #[arg(long)]
+    once: bool,
+}
+
+/// What is tried out.
+struct Trial<'a> {
+    dir: &'a Path,
+    bounds: Bounds,
+    base_port: Option<u16>,
+    what: What<'a>,
+    start: Start,
+    once: bool,
+}
+
+/// What its cluster replicates.
+#[derive(Clone, Copy)]
+enum What<'a> {
+    /// A service that comes with Perdura, if one was asked for, over so many partitions.
+    Comes(Option<ServiceName>, &'a Partitioning),
+    Own(&'a Own),
+}
+
 enum Event {
     Stop(&'static str),
     ReadBack(Result<Duration>),
@@ -64,8 +100,34 @@ enum Event {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let dir = &arguments.dir;
-    let there = prepare(arguments)?;
+    let Arguments { dir, bounds, base_port, service, log_device, profile, once, partitioning } =
+        arguments;
+    try_out(&Trial {
+        dir,
+        bounds: *bounds,
+        base_port: *base_port,
+        what: What::Comes(*service, partitioning),
+        start: Start { device: *log_device, debug: false, profile: *profile },
+        once: *once,
+    })
+}
+
+/// Runs the command of a program with a service of its own.
+pub fn run_own(arguments: &OwnArguments, own: &Own) -> Result<ExitCode> {
+    let OwnArguments { dir, bounds, base_port, once } = arguments;
+    try_out(&Trial {
+        dir,
+        bounds: *bounds,
+        base_port: *base_port,
+        what: What::Own(own),
+        start: Start::default(),
+        once: *once,
+    })
+}
+
+fn try_out(trial: &Trial<'_>) -> Result<ExitCode> {
+    let Trial { dir, start, .. } = *trial;
+    let there = prepare(trial)?;
     let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
     check_free(dir, &there)?;
     let (events, happened) = mpsc::channel();
@@ -73,31 +135,34 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     process::on_stop(move |signal| {
         let _ = signals.send(Event::Stop(signal));
     })?;
-    let start = Start { device: arguments.log_device, debug: false, profile: arguments.profile };
     let (what, count) = (there.children(), there.places().len());
     let mut group = Group::start_all(what, &own_program()?, dir, count, start)?;
-    let (groups, probed) = (there.groups(), dir.clone());
+    let (groups, probed) = (there.groups(), dir.to_owned());
+    let is_own = matches!(trial.what, What::Own(_));
     std::thread::Builder::new().name("client".into()).spawn(move || {
-        let _ = events.send(Event::ReadBack(probe::read_back_all(&probed, &groups, &key)));
+        let _ = events.send(Event::ReadBack(match is_own {
+            true => probe::order_nothing(&groups, &key),
+            false => probe::read_back_all(&probed, &groups, &key),
+        }));
     })?;
-    if let Some(device) = arguments.log_device {
+    if let Some(device) = start.device {
         say!("experiment: logs are written no faster than by a simulated device ({device})");
     }
     let took = match wait_for_read_back(&mut group, &happened)? {
         Some(took) => took,
         None => return stop(group),
     };
-    let service = there.service()?;
+    let took_ms = took.as_millis();
+    let service = if is_own { None } else { Some(there.service()?) };
     match service {
-        ServiceKind::KeyValue if there.is_partitioned() => {
-            say!("wrote a key of each partition and read it back, {} ms", took.as_millis())
+        None => say!("ordered a command, {took_ms} ms"),
+        Some(ServiceKind::KeyValue) if there.is_partitioned() => {
+            say!("wrote a key of each partition and read it back, {took_ms} ms")
         }
-        ServiceKind::KeyValue => say!("wrote a key and read it back, {} ms", took.as_millis()),
-        ServiceKind::TupleSpaces => {
-            say!("inserted a tuple and took it back, {} ms", took.as_millis());
-        }
+        Some(ServiceKind::KeyValue) => say!("wrote a key and read it back, {took_ms} ms"),
+        Some(ServiceKind::TupleSpaces) => say!("inserted a tuple and took it back, {took_ms} ms"),
     }
-    if arguments.once {
+    if trial.once {
         return stop(group);
     }
     print_guide(dir, &there, service, &group);
@@ -161,6 +226,14 @@ impl There {
         }
     }
 
+    fn service_name(&self) -> perdura_protocol::ServiceName {
+        match self {
+            There::One(cluster) => cluster.parameters.service.clone(),
+            There::Several(cluster) => cluster.parameters.service.clone(),
+        }
+    }
+
+    /// One that comes with Perdura.
     fn service(&self) -> Result<ServiceKind> {
         Ok(match self {
             There::One(cluster) => cluster.service()?,
@@ -206,32 +279,40 @@ impl There {
     }
 }
 
-fn make_new(arguments: &Arguments) -> Result<There> {
-    let dir = &arguments.dir;
-    let faults = arguments.bounds.faults()?;
-    let service = arguments.service.unwrap_or(ServiceName::Kv).kind();
+fn make_new(trial: &Trial<'_>) -> Result<There> {
+    let (dir, faults) = (trial.dir, trial.bounds.faults()?);
     let (durability, tuning) = (Durability::Sync, Tuning::default());
-    if let Some(partitions) = arguments.partitioning.several()? {
-        let places = arguments.partitioning.places(faults.n(), &[], arguments.base_port, false)?;
+    let (service, partitioning) = match trial.what {
+        What::Comes(service, partitioning) => (service, partitioning),
+        What::Own(own) => {
+            let places = places(faults.n(), &[], trial.base_port, false)?;
+            return Ok(There::One(own.make(dir, faults, durability, tuning, &places)?));
+        }
+    };
+    let service = service.unwrap_or(ServiceName::Kv).kind();
+    if let Some(partitions) = partitioning.several()? {
+        let places = partitioning.places(faults.n(), &[], trial.base_port, false)?;
         let new = New { partitions, faults, durability, service, tuning, places: &places };
         return Ok(There::Several(partitions::make(dir, new)?));
     }
-    let places = places(faults.n(), &[], arguments.base_port, false)?;
+    let places = places(faults.n(), &[], trial.base_port, false)?;
     Ok(There::One(make(dir, faults, durability, service, tuning, &places)?))
 }
 
 /// The cluster in the directory, made if it is not there.
-fn prepare(arguments: &Arguments) -> Result<There> {
-    let (dir, path) = (&arguments.dir, arguments.dir.join(CLUSTER_FILE));
+fn prepare(trial: &Trial<'_>) -> Result<There> {
+    let (dir, path) = (trial.dir, trial.dir.join(CLUSTER_FILE));
     if !path.exists() {
-        let made = make_new(arguments)?;
+        let made = make_new(trial)?;
         say!("made a cluster of {} in {}", made.text(), dir.display());
         return Ok(made);
     }
     let cluster = There::load(&path)?;
-    let is_of = match &cluster {
-        There::One(_) => arguments.partitioning.several()?.is_none(),
-        There::Several(cluster) => arguments.partitioning.is_of(cluster),
+    let is_of = match (&cluster, trial.what) {
+        (There::One(_), What::Own(_)) => true,
+        (There::Several(_), What::Own(_)) => false,
+        (There::One(_), What::Comes(_, partitioning)) => partitioning.several()?.is_none(),
+        (There::Several(cluster), What::Comes(_, partitioning)) => partitioning.is_of(cluster),
     };
     ensure!(
         is_of,
@@ -240,7 +321,7 @@ fn prepare(arguments: &Arguments) -> Result<There> {
         dir.display(),
         cluster.text()
     );
-    let (there, given) = (cluster.faults(), arguments.bounds.given()?);
+    let (there, given) = (cluster.faults(), trial.bounds.given()?);
     ensure!(
         given.is_none_or(|given| given == there),
         "{} holds a cluster with u = {} and r = {}, which cannot be changed; leave the flag out, or \
@@ -250,17 +331,21 @@ fn prepare(arguments: &Arguments) -> Result<There> {
         there.r()
     );
     ensure!(
-        arguments.base_port.is_none(),
+        trial.base_port.is_none(),
         "{} holds a cluster whose ports stand in its files; leave --base-port out, or give another directory",
         dir.display()
     );
-    let service = cluster.service()?;
+    let is_of = match trial.what {
+        What::Comes(None, _) => cluster.service().map(|_| true)?,
+        What::Comes(Some(given), _) => given.kind() == cluster.service()?,
+        What::Own(own) => cluster.service_name() == own.name,
+    };
     ensure!(
-        arguments.service.is_none_or(|given| given.kind() == service),
-        "{} holds a cluster with service {}, which cannot be changed; leave the flag out, or give \
-         another directory",
+        is_of,
+        "{} holds a cluster with service {}, which cannot be changed; {}give another directory",
         dir.display(),
-        service_text(service)
+        cluster.service_name(),
+        if matches!(trial.what, What::Own(_)) { "" } else { "leave the flag out, or " }
     );
     say!("going on with the cluster of {} in {}", cluster.text(), dir.display());
     Ok(cluster)
@@ -273,12 +358,12 @@ fn check_free(dir: &Path, there: &There) -> Result<()> {
         let path = what.file(dir, id);
         let (listen, http) = match there {
             There::One(_) => {
-                let (file, _) = perdura::replica::load(&path)?;
+                let (file, _) = perdura_cluster::replica::load(&path)?;
                 drop(FileDisk::open(&file.data()).with_context(|| format!("replica {id}"))?);
                 (file.listen, file.http)
             }
             There::Several(_) => {
-                let (file, _) = perdura::server::load(&path)?;
+                let (file, _) = perdura_cluster::server::load(&path)?;
                 for member in &file.members {
                     let of = || format!("server {id}, partition {}", member.partition);
                     drop(FileDisk::open(&file.replica(member).data()).with_context(of)?);
@@ -358,7 +443,7 @@ fn program_name() -> String {
     std::env::args().next().map_or_else(|| "perdura".to_owned(), |name| shell::word(&name))
 }
 
-fn print_guide(dir: &Path, there: &There, service: ServiceKind, group: &Group) {
+fn print_guide(dir: &Path, there: &There, service: Option<ServiceKind>, group: &Group) {
     let (faults, dir, program) = (there.faults(), shell::path(dir), program_name());
     say!(
         "{} are up, live with {} failures, safe with {} liars",
@@ -378,15 +463,16 @@ fn print_guide(dir: &Path, there: &There, service: ServiceKind, group: &Group) {
     }
     say!("try, in another terminal:");
     match service {
-        ServiceKind::KeyValue if there.is_partitioned() => {
+        None => say!("  {program} health --cluster {dir}"),
+        Some(ServiceKind::KeyValue) if there.is_partitioned() => {
             say!("  {program} health --cluster {dir}");
         }
-        ServiceKind::KeyValue => {
+        Some(ServiceKind::KeyValue) => {
             say!("  {program} kv put --cluster {dir} hello world");
             say!("  {program} kv get --cluster {dir} hello");
             say!("  {program} bench put --cluster {dir} --clients 64");
         }
-        ServiceKind::TupleSpaces => {
+        Some(ServiceKind::TupleSpaces) => {
             say!("  {program} space create --cluster {dir} jobs");
             say!("  {program} space in --cluster {dir} jobs '[\"job\", null]' --wait 1h");
             say!("  {program} space out --cluster {dir} jobs '[\"job\", 7]'  (in a third one)");

@@ -1,14 +1,14 @@
 //! `perdura init`: the files of a new cluster.
 
 use crate::local::Kind;
+use crate::own::Own;
 use crate::partitions::{self, New, Partitioning};
 use crate::{Usage, steps};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use perdura::ServiceKind;
-use perdura::config::Cluster;
-use perdura::config::cluster::service_text;
-use perdura::create::{self, Place, PlacesError};
+use perdura_cluster::ServiceKind;
+use perdura_cluster::config::Cluster;
+use perdura_cluster::create::{self, Place, PlacesError};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use std::path::{Path, PathBuf};
@@ -27,10 +27,46 @@ With --partitions, a server of the cluster runs members of several groups, which
 With --hosts, take cluster.toml and replica-I/ to host I, client.toml (and cluster.toml) to where \
 clients run, and keep admin.toml to yourself; what was made says which, and what to start then.";
 
+/// The same of a program with a service of its own.
+const AFTER_HELP_OF_OWN: &str = "\
+Writes DIR/cluster.toml, DIR/client.toml (a client's key), DIR/admin.toml (the administrator's \
+key) and, for each replica I, DIR/replica-I/replica.toml (its key) with its formatted data \
+directory beside it. Refuses a directory that is not empty.
+
+A group has u + r + max(u, r) + 1 replicas: 3 for --crash 1, 4 for --byzantine 1, 6 for \
+--faults 2,1.
+
+With --hosts, take cluster.toml and replica-I/ to host I, client.toml (and cluster.toml) to where \
+clients run, and keep admin.toml to yourself.";
+
 /// Make the files of a new cluster: keys, configuration, formatted data directories
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
+    #[command(flatten)]
+    files: Files,
+    /// What is replicated, for the life of the cluster
+    #[arg(long, value_enum, default_value_t = ServiceName::Kv)]
+    service: ServiceName,
+    #[command(flatten)]
+    tuning: Tuning,
+    #[command(flatten)]
+    partitioning: Partitioning,
+}
+
+/// Make the files of a new cluster: keys, configuration, formatted data directories
+#[derive(Args)]
+#[command(after_help = AFTER_HELP_OF_OWN)]
+pub struct OwnArguments {
+    #[command(flatten)]
+    files: Files,
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+/// Where a new cluster is, and what it bears.
+#[derive(Args)]
+struct Files {
     /// The directory to make
     dir: PathBuf,
     #[command(flatten)]
@@ -50,13 +86,6 @@ pub struct Arguments {
     /// When a reply leaves a replica
     #[arg(long, value_enum, default_value_t = DurabilityName::Sync)]
     durability: DurabilityName,
-    /// What is replicated, for the life of the cluster
-    #[arg(long, value_enum, default_value_t = ServiceName::Kv)]
-    service: ServiceName,
-    #[command(flatten)]
-    tuning: Tuning,
-    #[command(flatten)]
-    partitioning: Partitioning,
 }
 
 /// Parameters that are fixed for the life of a cluster; docs/configuration.md gives the reason of
@@ -220,41 +249,69 @@ impl ScheduleName {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let faults = arguments.bounds.faults()?;
-    let durability = match arguments.durability {
-        DurabilityName::Sync => Durability::Sync,
-        DurabilityName::Async => Durability::Async,
-        DurabilityName::None => Durability::None,
-        DurabilityName::SyncNaive => Durability::SyncNaive,
-    };
-    let public = arguments.public_http;
-    let service = arguments.service.kind();
-    if let Some(partitions) = arguments.partitioning.several()? {
-        let hosts = &arguments.hosts;
-        let places =
-            arguments.partitioning.places(faults.n(), hosts, arguments.base_port, public)?;
-        let (tuning, places) = (arguments.tuning, &places[..]);
+    let Arguments { files, service, tuning, partitioning } = arguments;
+    let (faults, durability) = (files.bounds.faults()?, files.durability.durability());
+    let service = service.kind();
+    if let Some(partitions) = partitioning.several()? {
+        let Files { dir, hosts, base_port, public_http, .. } = files;
+        let places = partitioning.places(faults.n(), hosts, *base_port, *public_http)?;
+        let (tuning, places) = (*tuning, &places[..]);
         let new = New { partitions, faults, durability, service, tuning, places };
-        let cluster = partitions::make(&arguments.dir, new)?;
-        partitions::show(&arguments.dir, &cluster, service, hosts);
+        let cluster = partitions::make(dir, new)?;
+        partitions::show(dir, &cluster, service, hosts);
         return Ok(ExitCode::SUCCESS);
     }
-    let places = places(faults.n(), &arguments.hosts, arguments.base_port, public)?;
-    let cluster = make(&arguments.dir, faults, durability, service, arguments.tuning, &places)?;
-    let (dir, n) = (arguments.dir.display(), faults.n());
-    say!(
-        "{dir}: cluster {} of {n} replicas, live with {} failures, safe with {} liars, durability {}, service {}",
-        cluster.parameters.cluster,
-        faults.u(),
-        faults.r(),
-        durability.name(),
-        service_text(service)
-    );
-    for (id, entry) in cluster.replicas.iter().enumerate() {
-        say!("  replica {id} at {}, status at http://{}/status", entry.address, entry.http);
-    }
-    say!("{}", steps::after_init(&arguments.dir, Kind::Replica, n, &arguments.hosts));
+    let places = files.places(faults)?;
+    let cluster = make(&files.dir, faults, durability, service, *tuning, &places)?;
+    files.show(&cluster);
+    say!("{}", steps::after_init(&files.dir, Kind::Replica, faults.n(), &files.hosts));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the command of a program with a service of its own, which is called so.
+pub fn run_own(arguments: &OwnArguments, own: &Own, program: &str) -> Result<ExitCode> {
+    let OwnArguments { files, tuning } = arguments;
+    let faults = files.bounds.faults()?;
+    let places = files.places(faults)?;
+    let cluster = own.make(&files.dir, faults, files.durability.durability(), *tuning, &places)?;
+    files.show(&cluster);
+    say!("{}", steps::after_init_of_own(program, &files.dir, faults.n(), &files.hosts));
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Files {
+    fn places(&self, faults: Faults) -> Result<Vec<Place>> {
+        places(faults.n(), &self.hosts, self.base_port, self.public_http)
+    }
+
+    /// Says what was made.
+    fn show(&self, cluster: &Cluster) {
+        let of = &cluster.parameters;
+        say!(
+            "{}: cluster {} of {} replicas, live with {} failures, safe with {} liars, durability {}, service {}",
+            self.dir.display(),
+            of.cluster,
+            of.faults.n(),
+            of.faults.u(),
+            of.faults.r(),
+            of.durability.name(),
+            of.service
+        );
+        for (id, entry) in cluster.replicas.iter().enumerate() {
+            say!("  replica {id} at {}, status at http://{}/status", entry.address, entry.http);
+        }
+    }
+}
+
+impl DurabilityName {
+    fn durability(self) -> Durability {
+        match self {
+            DurabilityName::Sync => Durability::Sync,
+            DurabilityName::Async => Durability::Async,
+            DurabilityName::None => Durability::None,
+            DurabilityName::SyncNaive => Durability::SyncNaive,
+        }
+    }
 }
 
 /// Places for `n` replicas, as [`Place::all`] has them.

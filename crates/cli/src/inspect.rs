@@ -9,7 +9,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
-use perdura::config::files::directory_of;
+use perdura_cluster::config::files::directory_of;
 use perdura_durability::inspect::{
     CheckpointItem, InspectError, PieceVerdict, inspect_checkpoint, inspect_log, read_superblock,
 };

@@ -5,9 +5,9 @@ use crate::connect::{connect_store, connect_store_with};
 use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
-use perdura::config::{Cluster, KeyFile};
-use perdura::connect::UNREACHABLE_AFTER;
 use perdura_client::Options;
+use perdura_cluster::config::{Cluster, KeyFile};
+use perdura_cluster::connect::UNREACHABLE_AFTER;
 use perdura_protocol::PartitionId;
 use perdura_transactions::{Range, StoreClient, TransactionError, Walk};
 

@@ -53,6 +53,7 @@ pub mod local;
 mod logging;
 mod man;
 mod members;
+mod own;
 pub mod partitions;
 pub mod process;
 mod progress;
@@ -71,3 +72,4 @@ mod upgrade;
 
 pub use command::main;
 pub use ending::Usage;
+pub use own::service;

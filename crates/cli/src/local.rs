@@ -6,7 +6,7 @@
 
 use crate::process;
 use anyhow::{Context, Result, bail};
-use perdura::config::{REPLICA_FILE, SERVER_FILE};
+use perdura_cluster::config::{REPLICA_FILE, SERVER_FILE};
 use perdura_replica::runtime::LogDevice;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};

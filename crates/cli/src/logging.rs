@@ -5,7 +5,7 @@
 //! the queue while nobody reads is written when somebody does.
 
 use crate::process::LogLevel;
-use perdura::protocol::text::Printable;
+use perdura_cluster::protocol::text::Printable;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -28,7 +28,8 @@ pub fn run(arguments: &Arguments, command: Command) -> Result<ExitCode> {
     let dir = &arguments.dir;
     let mut command = command.disable_help_subcommand(true);
     command.build();
-    let source = format!("perdura {}", command.get_version().unwrap_or_default());
+    let name = command.get_name().to_owned();
+    let source = format!("{name} {}", command.get_version().unwrap_or_default());
     fs::create_dir_all(dir)
         .with_context(|| format!("cannot make {}; {ELSEWHERE}", dir.display()))?;
     let (mut left, mut count) = (vec![command], 0);
@@ -40,7 +41,7 @@ pub fn run(arguments: &Arguments, command: Command) -> Result<ExitCode> {
         count += 1;
         left.extend(command.get_subcommands().filter(|below| !below.is_hide_set()).cloned());
     }
-    let first = dir.join("perdura.1");
+    let first = dir.join(format!("{name}.1"));
     say!("wrote {count} pages to {}; `man -l {}` shows the first", dir.display(), first.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -2,8 +2,8 @@
 
 use crate::connect::{connect_store, runtime};
 use anyhow::{Context, Result, bail, ensure};
-use perdura::Cluster;
-use perdura::config::KeyFile;
+use perdura_cluster::Cluster;
+use perdura_cluster::config::KeyFile;
 use perdura_protocol::PartitionId;
 use perdura_store::partition::{Members, PartitionCommand, PartitionReply};
 use perdura_transactions::StoreClient;

@@ -23,14 +23,14 @@ use crate::members::make_known;
 use crate::shell;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use perdura::config::keys::fresh_key;
-use perdura::config::replica::{Rates, SCRUB_INTERVAL_S};
-use perdura::config::server::{Member, pending_member_file};
-use perdura::config::{
+use perdura_client::{CallError, Options, Refusal, Reply};
+use perdura_cluster::config::keys::fresh_key;
+use perdura_cluster::config::replica::{Rates, SCRUB_INTERVAL_S};
+use perdura_cluster::config::server::{Member, pending_member_file};
+use perdura_cluster::config::{
     Cluster, PENDING_REPLICA_FILE, PartitionedCluster, REPLICA_FILE, ReplicaEntry, ReplicaFile,
     SERVER_FILE, ServerFile, files,
 };
-use perdura_client::{CallError, Options, Refusal, Reply};
 use perdura_durability::FileDisk;
 use perdura_protocol::{AdminCommand, PartitionId, RefusalReason, ReplicaId, Slot};
 use perdura_replica::node::StateTransfer;
@@ -122,7 +122,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let moved = move_aside(&new.data())?;
     drop(lock);
     let parameters = &cluster.parameters;
-    perdura::format::data_directory(&new.data(), parameters, id, new.incarnation, Some(from_slot))?;
+    perdura_cluster::format::data_directory(
+        &new.data(),
+        parameters,
+        id,
+        new.incarnation,
+        Some(from_slot),
+    )?;
     home.finish(&new)?;
 
     say!(
@@ -368,7 +374,7 @@ fn pending(home: &Home, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile>
             id: id.0,
             incarnation: entry.incarnation,
             key: fresh_key()?,
-            cluster_path: Path::new("..").join(perdura::config::CLUSTER_FILE),
+            cluster_path: Path::new("..").join(perdura_cluster::config::CLUSTER_FILE),
             data_path: PathBuf::from(data),
             listen: entry.address.clone(),
             http: Some(entry.http.clone()),

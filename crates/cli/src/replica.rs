@@ -5,8 +5,9 @@ use crate::process::{self, LogLevel, STOP_WITHIN};
 use crate::reinit;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use perdura::replica::Replica;
-use perdura_replica::runtime::{LogDevice, Shutdown};
+use perdura_cluster::replica::{Replica, RunError};
+use perdura_replica::runtime::{self, LogDevice, Shutdown};
+use perdura_typed::{Service, Typed, name_of};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -65,8 +66,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 pub fn open(path: &Path, log_level: LogLevel) -> Result<(Replica, Shutdown, Logging)> {
     process::raise_file_limit();
     let mut replica = Replica::open(path)?;
-    let logging = logging::start(log_level).context("cannot start a thread for logs")?;
+    let (shutdown, logging) = attend(log_level)?;
     replica.config.lost_log_lines = logging.lost();
+    Ok((replica, shutdown, logging))
+}
+
+/// What SIGTERM, SIGINT and SIGHUP request of a replica, and its logs.
+fn attend(log_level: LogLevel) -> Result<(Shutdown, Logging)> {
+    let logging = logging::start(log_level).context("cannot start a thread for logs")?;
     let shutdown = Shutdown::new();
     let (requested, farewell) = (shutdown.clone(), logging.farewell());
     process::on_stop(move |signal| {
@@ -78,5 +85,44 @@ pub fn open(path: &Path, log_level: LogLevel) -> Result<(Replica, Shutdown, Logg
             farewell.say();
         });
     })?;
-    Ok((replica, shutdown, logging))
+    Ok((shutdown, logging))
+}
+
+/// Run one replica, or replace one that lost its disk
+///
+/// It runs in the foreground, with its logs on standard error. SIGTERM, SIGINT or SIGHUP stops it in order.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct OwnArguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The replica's file, as in DIR/replica-0/replica.toml
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
+    /// How much is logged
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
+    log_level: LogLevel,
+    /// Stop when this process ends, which has to be the parent
+    #[arg(long, value_name = "PID", hide = true)]
+    parent: Option<u32>,
+}
+
+/// Runs the command of a program with a service of its own.
+pub fn run_own<S: Service>(arguments: &OwnArguments) -> Result<ExitCode> {
+    if let Some(Command::Reinit(arguments)) = &arguments.command {
+        return reinit::run(arguments);
+    }
+    let Some(path) = &arguments.config else { anyhow::bail!("give --config FILE") };
+    if let Some(parent) = arguments.parent {
+        process::end_with_parent(parent)?;
+    }
+    process::raise_file_limit();
+    let mut config = perdura_cluster::replica::config(path, &name_of::<S>())?;
+    let (shutdown, logging) = attend(arguments.log_level)?;
+    config.lost_log_lines = logging.lost();
+    let (id, limit) = (config.id, config.parameters.state_limit_bytes);
+    let run = runtime::run(config, move || Typed::<S>::new(limit), &shutdown);
+    run.map_err(|source| RunError { id, source })?;
+    tracing::info!("replica {id} has stopped");
+    Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@ use crate::logging::{self, Logging};
 use crate::process::{self, LogLevel, STOP_WITHIN};
 use anyhow::{Context, Result};
 use clap::Args;
-use perdura::server::{Listening, Server};
+use perdura_cluster::server::{Listening, Server};
 use perdura_replica::runtime::LogDevice;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

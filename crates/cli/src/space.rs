@@ -8,8 +8,8 @@ use crate::space_json::{self, LIMIT};
 use crate::{space_batch, space_held};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use perdura::ServiceKind;
 use perdura_client::Options;
+use perdura_cluster::ServiceKind;
 use perdura_recipes::{call, delete};
 use perdura_tuples::{
     Access, Entry, Found, Operation, SpaceOptions, Template, Tuple, TupleCommand, TupleReply,

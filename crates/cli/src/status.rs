@@ -14,12 +14,12 @@ use crate::connect::parse_duration;
 use crate::health::exit_code;
 use anyhow::{Result, ensure};
 use clap::Args;
-use perdura::client::Attendance;
-use perdura::config::{CLUSTER_FILE, Cluster, PartitionedCluster, ReadError};
-use perdura::health::RollCall;
-use perdura::protocol::text::Printable;
-use perdura::protocol::vitals::{Condition, Vitals};
-use perdura::protocol::{ReplicaId, View};
+use perdura_cluster::client::Attendance;
+use perdura_cluster::config::{CLUSTER_FILE, Cluster, PartitionedCluster, ReadError};
+use perdura_cluster::health::RollCall;
+use perdura_cluster::protocol::text::Printable;
+use perdura_cluster::protocol::vitals::{Condition, Vitals};
+use perdura_cluster::protocol::{ReplicaId, View};
 use report::Line;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -160,10 +160,10 @@ fn roll_call(cluster: &Cluster, lines: &[Line]) -> RollCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perdura::ServiceKind;
-    use perdura::create::{self, Place};
-    use perdura::protocol::Faults;
-    use perdura::protocol::configuration::Durability;
+    use perdura_cluster::ServiceKind;
+    use perdura_cluster::create::{self, Place};
+    use perdura_cluster::protocol::Faults;
+    use perdura_cluster::protocol::configuration::Durability;
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

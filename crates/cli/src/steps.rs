@@ -3,7 +3,7 @@
 
 use crate::local::Kind;
 use crate::shell;
-use perdura::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE};
+use perdura_cluster::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -31,6 +31,44 @@ fn here(dir: &Path, what: Kind, last: usize) -> String {
         "Start {name} I (all of 0 to {last}) with:\n  perdura {name} --config {config}\nThen, for example:\n  perdura health --cluster {}\n",
         shell::path(dir)
     )
+}
+
+/// The same for a program with a service of its own, which is called so.
+pub fn after_init_of_own(program: &str, dir: &Path, n: usize, hosts: &[String]) -> String {
+    let (cluster, client) = (dir.join(CLUSTER_FILE), dir.join(CLIENT_FILE));
+    let admin = shell::path(&dir.join(ADMIN_FILE));
+    let program = shell::word(program);
+    let mut text = if hosts.is_empty() {
+        let config = shell::path(&dir.join("replica-I").join(Kind::Replica.own_file()));
+        format!(
+            "Start replica I (all of 0 to {}) with:\n  {program} replica --config {config}\n",
+            n - 1
+        )
+    } else {
+        let mut text =
+            "1. Copy to each host its own directory, once, and cluster.toml beside it:\n"
+                .to_owned();
+        for (id, host) in hosts.iter().enumerate() {
+            let own = shell::path(&dir.join(format!("replica-{id}")));
+            let to = shell::word(&format!("{}:DIR/", bracketed(host)));
+            let _ = writeln!(text, "  rsync -a {} {own} {to}", shell::path(&cluster));
+        }
+        text + &format!(
+            "2. Start replica I on its host, in any order (packaging/systemd of Perdura has a unit to begin from):\n  \
+             {program} replica --config DIR/replica-I/replica.toml\n\
+             3. Remove here what was copied, for a copy that is started too takes the place of the original.\n"
+        )
+    };
+    let _ = write!(
+        text,
+        "Then, from where {} and {} are, which clients need:\n  {program} health --cluster {}\n\
+         {admin} can replace replicas and certify clients: keep it {}.",
+        shell::path(&cluster),
+        shell::path(&client),
+        shell::path(dir),
+        if hosts.is_empty() { "safe" } else { "offline" }
+    );
+    text
 }
 
 fn on_hosts(dir: &Path, what: Kind, hosts: &[String]) -> String {

@@ -4,9 +4,9 @@ use crate::administer::confirmed;
 use crate::connect::{ClusterArguments, administrator, connect_store, parse_duration, runtime};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use perdura::Cluster;
-use perdura::config::KeyFile;
 use perdura_client::CallError;
+use perdura_cluster::Cluster;
+use perdura_cluster::config::KeyFile;
 use perdura_protocol::{PartitionId, Time};
 use perdura_store::partition::{
     Intent, PartitionCommand, PartitionReply, Reason, TransactionId, Vote,

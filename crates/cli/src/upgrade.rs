@@ -5,7 +5,7 @@ use crate::connect::{administrator, load_groups};
 use crate::health;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use perdura::health::RollCall;
+use perdura_cluster::health::RollCall;
 use perdura_protocol::{AdminCommand, Versions};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::servers::Servers;
 use bytes::Bytes;
-use perdura::connect::{connect_store, key, load_groups};
+use perdura_cluster::connect::{connect_store, key, load_groups};
 use perdura_protocol::PartitionId;
 use perdura_store::Operation;
 use perdura_store::partition::{

@@ -2,9 +2,9 @@
 
 use crate::common::{Ran, program, reserve_ports, send_signal, wait_for, wait_for_end};
 use bytes::Bytes;
-use perdura::PartitionedCluster;
-use perdura::config::CLIENT_FILE;
 use perdura_client::{Options, Reply};
+use perdura_cluster::PartitionedCluster;
+use perdura_cluster::config::CLIENT_FILE;
 use perdura_protocol::{Decode, Encode, PartitionId};
 use perdura_store::{StoreCommand, StoreReply};
 use serde_json::Value;
@@ -133,10 +133,10 @@ impl Servers {
     #[track_caller]
     fn call(&self, partition: u16, command: &StoreCommand) -> StoreReply {
         let group = self.cluster.group(PartitionId(partition));
-        let key = perdura::connect::key(&self.path(CLIENT_FILE), &group).unwrap();
+        let key = perdura_cluster::connect::key(&self.path(CLIENT_FILE), &group).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let client = perdura::connect::connect(&group, &key).unwrap();
+            let client = perdura_cluster::connect::connect(&group, &key).unwrap();
             let options = Options { timeout: Duration::from_secs(60), reply_quorum: None };
             let reply = client.call(command.to_bytes(), &options).await.unwrap();
             client.close().await;

@@ -1,7 +1,7 @@
 //! Tuple spaces from the command line, on clusters of real processes.
 
 use crate::common::{Cluster, Ran, edit, program, send_signal, wait_for, wait_for_end};
-use perdura::ServiceKind;
+use perdura_cluster::ServiceKind;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};

@@ -3,9 +3,9 @@
 use crate::common::{Cluster, Ran, program, send_signal, wait_for, wait_for_end};
 use crate::servers::Servers;
 use bytes::Bytes;
-use perdura::config::CLIENT_FILE;
-use perdura::connect::{connect_store, key, load_groups};
 use perdura_client::Options;
+use perdura_cluster::config::CLIENT_FILE;
+use perdura_cluster::connect::{connect_store, key, load_groups};
 use perdura_protocol::PartitionId;
 use perdura_store::partition::{
     Intent, Participant, PartitionCommand, PartitionReply, Vote, digest_of_part,

@@ -5,9 +5,9 @@
 use crate::common::{edit, reserve_ports, wait_for};
 use crate::servers::Servers;
 use crate::transactions::{leave, move_money, result};
-use perdura::config::CLIENT_FILE;
-use perdura::connect::{administrator, connect, connect_store, key, load_groups};
 use perdura_client::Options;
+use perdura_cluster::config::CLIENT_FILE;
+use perdura_cluster::connect::{administrator, connect, connect_store, key, load_groups};
 use perdura_protocol::{AdminCommand, Versions};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -3,11 +3,11 @@
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
-use perdura::ServiceKind;
 use perdura_adversary::{Arms, Attack, Attacker};
 use perdura_cli::connect::{ClusterArguments, parse_duration};
 use perdura_cli::process::on_stop;
 use perdura_cli::say;
+use perdura_cluster::ServiceKind;
 use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId, Time};
 use perdura_simulator::world::writing;
 use perdura_store::limits;

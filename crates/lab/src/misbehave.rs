@@ -4,11 +4,11 @@ pub mod server;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use perdura::ServiceKind;
-use perdura::replica::Replica;
 use perdura_adversary::{Insider, Liar, Shadow, Strategy, Twin};
 use perdura_cli::process::LogLevel;
 use perdura_cli::replica;
+use perdura_cluster::ServiceKind;
+use perdura_cluster::replica::Replica;
 use perdura_execution::{Service, any_service};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::seeded::Bug;

@@ -1,61 +1,43 @@
 //! Money that is moved between accounts of a store, in whichever partitions they are. The store is that of the files in the directory that is given,
 //! as `perdura dev --partitions 2` or `perdura init` makes them; its replicas have to run.
 
-use perdura::client::Options;
-use perdura::config::CLIENT_FILE;
-use perdura::connect::{connect_store, key, load_groups};
-use perdura::transactions::{Ended, Range, StoreClient};
-use std::path::Path;
+use perdura::StoreError;
+use perdura::blocking::{Store, Transaction};
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Failure = Box<dyn std::error::Error>;
 
-/// Moves an amount, if `from` has it. All that it is built on has to be as it was read, else it is tried again.
-async fn transfer(store: &StoreClient, from: &str, to: &str, amount: u64) -> Result<(), Failure> {
-    let options = Options::default();
-    let [from, to] = [from, to].map(|name| format!("account/{name}"));
-    loop {
-        let mut look = store.transaction();
-        let (had, has) = (look.read(from.clone()), look.read(to.clone()));
-        let Ended::Committed(found) = look.run(&options).await? else { continue };
-        let (had, has) = (found.get(had), found.get(has));
-        let balance = |value: &Option<_>| balance(value.as_deref());
-        let left = balance(&had)?.checked_sub(amount).ok_or("there is not enough")?;
-        let more = balance(&has)? + amount;
-        let mut move_it = store.transaction();
-        move_it.unchanged(from.clone(), had).write(from.clone(), left.to_string());
-        move_it.unchanged(to.clone(), has).write(to.clone(), more.to_string());
-        if move_it.run(&options).await?.is_committed() {
-            return Ok(());
-        }
-    }
+/// What an account has.
+fn balance(t: &mut Transaction<'_>, account: &str) -> Result<u64, StoreError<String>> {
+    let value = t.get(format!("account/{account}"))?;
+    let text = value.map_or(Ok("0".to_owned()), |value| String::from_utf8(value.to_vec()));
+    let amount = text.ok().and_then(|text| text.parse().ok());
+    amount.ok_or_else(|| StoreError::Stopped(format!("{account} holds no amount")))
 }
 
-fn balance(value: Option<&[u8]>) -> Result<u64, Failure> {
-    value.map_or(Ok(0), |value| Ok(std::str::from_utf8(value)?.parse()?))
-}
-
-async fn run(directory: &Path) -> Result<(), Failure> {
-    let groups = load_groups(directory)?;
-    let store = connect_store(&groups, &key(&directory.join(CLIENT_FILE), &groups[0])?)?;
-    let options = Options::default();
-    let mut open = store.transaction();
-    open.insert("account/alice", "100").insert("account/bob", "0");
-    if let Ended::Failed { operation } = open.run(&options).await? {
-        println!("account {operation} was open before");
-    }
-    transfer(&store, "alice", "bob", 30).await?;
-    for (key, value) in store.read_range(Range::prefix("account/"), &options).await?.entries.iter()
-    {
-        println!("{}: {}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
-    }
-    if let Err(error) = transfer(&store, "alice", "carol", 1_000_000).await {
-        println!("a million for carol: {error}");
-    }
-    store.close().await;
-    Ok(())
+/// Moves an amount, if `from` has it. All that it is built on has to be as it was read, else it runs again.
+fn transfer(store: &Store, from: &str, to: &str, amount: u64) -> Result<(), StoreError<String>> {
+    store.transact(|t| {
+        let left = balance(t, from)?.checked_sub(amount);
+        let left = left.ok_or_else(|| StoreError::Stopped("there is not enough".to_owned()))?;
+        let more = balance(t, to)? + amount;
+        t.put(format!("account/{from}"), left.to_string());
+        t.put(format!("account/{to}"), more.to_string());
+        Ok(())
+    })
 }
 
 fn main() -> Result<(), Failure> {
     let directory = std::env::args_os().nth(1).ok_or("give the directory of a cluster's files")?;
-    tokio::runtime::Runtime::new()?.block_on(run(Path::new(&directory)))
+    let store = Store::open(directory)?;
+    store.put("account/alice", "100")?;
+    transfer(&store, "alice", "bob", 30)?;
+    for entry in store.scan("account/") {
+        let (key, value) = entry?;
+        println!("{}: {}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
+    }
+    if let Err(error) = transfer(&store, "alice", "carol", 1_000_000) {
+        println!("a million for carol: {error}");
+    }
+    store.close();
+    Ok(())
 }

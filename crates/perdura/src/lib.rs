@@ -1,42 +1,27 @@
-//! The entrance to Perdura: what a Rust program depends on that makes a cluster, runs a replica, or is a client.
+//! Perdura replicates a service, so that it stays available while up to `u` of its replicas fail, and correct while up to `r` of them lie.
 //!
-//! - [`create`] makes the files of a new cluster, with the defaults of a new cluster
-//!   ([`Cluster::default_parameters`]) and places on this machine or on hosts;
-//! - [`config`] is what stands in those files;
-//! - [`replica`] opens a replica from its file, and runs it;
-//! - [`server`] does that with a server of a cluster of several partitions;
-//! - [`connect`] makes a client from a cluster's files;
-//! - [`health`] is what its replicas say of themselves, and what that means.
+//! - A **service of your own** implements [`Service`]: what it does to its state ([`Sharded`] maps, and values) with each command. [`cli`] makes a
+//!   program of it that runs replicas and operates them; [`Client`] calls it.
+//! - A **cluster** is made with [`Cluster::builder`], or by that program's `init`; [`Replica`] runs one of its replicas in this process.
+//! - The **key-value store** that `perdura` runs, over one partition or many, is used by [`Store`].
+//! - [`blocking`] has [`Client`](blocking::Client) and [`Store`](blocking::Store) for programs that are not async.
 //!
-//! What these take and give is of other crates, which are here under their own names: [`client`], [`replica_runtime`] (all of that crate:
-//! [`machinery`]), [`execution`] (the trait [`execution::Service`] of a service of your own), [`protocol`], [`durability`], and the services [`store`] and [`tuples`].
-//!
-//! The command `perdura` does the same for operators; errors are in its words, and name the file, the field, and what to
-//! do.
+//! Every call ends in one of three ways, which the errors keep apart: it has a reply; it is refused, and certain to have changed nothing; or nobody
+//! can tell ([`CallError`]).
 
 #![forbid(unsafe_code)]
 
-pub mod config;
-pub mod connect;
-pub mod create;
-pub mod format;
-pub mod health;
-pub mod replica;
-mod resolver;
-pub mod server;
-pub mod service;
+pub mod blocking;
+mod client;
+mod cluster;
+mod replica;
+mod store;
 
-pub use config::{Cluster, KeyFile, PartitionedCluster, ReplicaFile, ServerFile};
-pub use service::ServiceKind;
-
-pub use bytes;
-pub use perdura_client as client;
-pub use perdura_durability as durability;
-pub use perdura_execution as execution;
-pub use perdura_protocol as protocol;
-pub use perdura_replica as machinery;
-pub use perdura_replica::runtime as replica_runtime;
-pub use perdura_store as store;
-pub use perdura_transactions as transactions;
-pub use perdura_tuples as tuples;
-pub use toml;
+pub use client::{Client, OpenError};
+pub use cluster::{Builder, Cluster, CreateError};
+pub use perdura_cli::service as cli;
+pub use perdura_client::{Indeterminacy, Options, Refusal};
+pub use perdura_protocol::{Faults, FaultsError, PublicKey};
+pub use perdura_typed::{CallError, Context, ERROR_BYTES, Key, Parts, Service, Sharded};
+pub use replica::{Replica, Running, Shutdown};
+pub use store::{Conflicts, Scan, Store, StoreError, Transaction};

@@ -26,7 +26,7 @@ use super::name::Name;
 use super::post::{PostId, PostKey};
 use super::session::SessionKey;
 use bytes::Bytes;
-use perdura::transactions::Range;
+use perdura_cluster::transactions::Range;
 
 /// Digits of a hash before all else: bounds of partitions that are no longer leave users' data together.
 pub(super) const HASH_DIGITS: usize = 4;

@@ -20,8 +20,8 @@ use crate::{Usage, status};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use load::Demand;
-use perdura::ServiceKind;
 use perdura_client::Client;
+use perdura_cluster::ServiceKind;
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -251,7 +251,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
 }
 
 /// The processes of those replicas that run on this machine.
-fn local_replicas(cluster: &perdura::config::Cluster) -> Vec<u32> {
+fn local_replicas(cluster: &perdura_cluster::config::Cluster) -> Vec<u32> {
     let reports = status::ask_all(cluster).into_iter().zip(&cluster.replicas);
     let local = reports.filter_map(|(report, entry)| {
         let host = entry.http.rsplit_once(':')?.0;

@@ -3,7 +3,7 @@
 
 use crate::status::{self, Spent, aligned};
 use anyhow::{Context, Result, bail};
-use perdura::config::Cluster;
+use perdura_cluster::config::Cluster;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;

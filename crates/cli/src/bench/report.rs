@@ -5,7 +5,7 @@ use super::profile::{self, Row};
 use super::{Load, Operation, round};
 use crate::status::aligned;
 use anyhow::{Context, Result};
-use perdura::config::Cluster;
+use perdura_cluster::config::Cluster;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;

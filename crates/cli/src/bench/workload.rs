@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use perdura::ServiceKind;
-use perdura::config::keys::random;
 use perdura_client::{Client, Options};
+use perdura_cluster::ServiceKind;
+use perdura_cluster::config::keys::random;
 use perdura_store::{Operation, StoreCommand, Transaction};
 use perdura_transactions::StoreClient;
 use perdura_tuples::{Entry, Field, SpaceOptions, Tuple, TupleCommand};

@@ -8,11 +8,11 @@ use crate::kv::call;
 use crate::partitions::own_key;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use perdura::ServiceKind;
-use perdura::config::files::{self, Secrecy};
-use perdura::config::keys::random;
-use perdura::config::{Cluster, KeyFile};
 use perdura_client::{CallError, Options, Refusal};
+use perdura_cluster::ServiceKind;
+use perdura_cluster::config::files::{self, Secrecy};
+use perdura_cluster::config::keys::random;
+use perdura_cluster::config::{Cluster, KeyFile};
 use perdura_protocol::ids::{from_hex, to_hex};
 use perdura_recipes::Error;
 use perdura_store::{StoreCommand, StoreReply};
@@ -55,6 +55,25 @@ pub(super) fn read_back_all(dir: &Path, groups: &[Cluster], key: &KeyFile) -> Re
         }
     }
     note.remove()?;
+    Ok(since.elapsed())
+}
+
+/// Of services of one's own nothing is known but that they refuse what is empty: that has been ordered then.
+pub(super) fn order_nothing(groups: &[Cluster], key: &KeyFile) -> Result<Duration> {
+    let since = Instant::now();
+    let options = Options { timeout: START, reply_quorum: None };
+    for group in groups {
+        runtime()?.block_on(async {
+            let client = connect(group, key)?;
+            let ordered = client.call(Bytes::new(), &options).await;
+            client.close().await;
+            match ordered {
+                Ok(_) => Ok(()),
+                Err(CallError::Refused { reason: Refusal::Ordered(_), .. }) => Ok(()),
+                Err(error) => Err(error).context("ordering a command"),
+            }
+        })?;
+    }
     Ok(since.elapsed())
 }
 

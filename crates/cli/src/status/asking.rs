@@ -2,8 +2,8 @@
 
 use super::report::Report;
 use anyhow::{Context, Result, bail, ensure};
-use perdura::config::Cluster;
-use perdura::protocol::text::Printable;
+use perdura_cluster::config::Cluster;
+use perdura_cluster::protocol::text::Printable;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc;

@@ -7,10 +7,10 @@ use super::{other_key, roll_call, same_group};
 use crate::health::{exit_code, summary};
 use crate::process::cpu_time;
 use anyhow::{Context, Result, anyhow, ensure};
-use perdura::PartitionedCluster;
-use perdura::health::{Health, RollCall};
-use perdura::protocol::PartitionId;
-use perdura::protocol::text::Printable;
+use perdura_cluster::PartitionedCluster;
+use perdura_cluster::health::{Health, RollCall};
+use perdura_cluster::protocol::PartitionId;
+use perdura_cluster::protocol::text::Printable;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -102,8 +102,8 @@ fn ask(id: usize, address: &str, deadline: Instant) -> Result<Said> {
 
 /// By partition, what its replicas say.
 fn lines(cluster: &PartitionedCluster, said: &[Result<Said>]) -> Vec<Vec<Line>> {
-    let of = |(partition, entry): (u16, &perdura::config::partitioned::PartitionEntry)| {
-        let line = |(id, member): (u8, &perdura::config::partitioned::MemberEntry)| {
+    let of = |(partition, entry): (u16, &perdura_cluster::config::partitioned::PartitionEntry)| {
+        let line = |(id, member): (u8, &perdura_cluster::config::partitioned::MemberEntry)| {
             let report = match &said[member.server] {
                 Err(_) => Err(anyhow!("server {} gives no status", member.server)),
                 Ok(said) => report(said, PartitionId(partition), id),

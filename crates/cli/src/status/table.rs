@@ -2,8 +2,8 @@
 
 use super::report::{Hanging, Line};
 use crate::partitions::label;
-use perdura::protocol::PartitionId;
-use perdura::protocol::text::Printable;
+use perdura_cluster::protocol::PartitionId;
+use perdura_cluster::protocol::text::Printable;
 use perdura_replica::node::{offset_text, seconds};
 
 /// Without slow disks or links.

@@ -7,8 +7,8 @@ pub mod processes;
 
 pub use processes::*;
 
-use perdura::ServiceKind;
-use perdura::create::{self, Place};
+use perdura_cluster::ServiceKind;
+use perdura_cluster::create::{self, Place};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::{Durability, Parameters};
 use serde_json::Value;

@@ -97,7 +97,7 @@ impl Agreement {
     /// Whether the slot is known to be decided, and nothing here would show that to others.
     pub(crate) fn is_unproven(&self, slot: Slot) -> bool {
         let decided = self.slots.get(&slot).and_then(|state| state.decided.as_ref());
-        self.byzantine() && decided.is_some_and(|decided| decided.accepts.is_empty())
+        self.is_byzantine() && decided.is_some_and(|decided| decided.accepts.is_empty())
     }
 
     /// Whether the view is bound to a batch that is not here, and that nobody is known to have delivered.

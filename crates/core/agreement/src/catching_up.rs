@@ -277,7 +277,7 @@ impl Agreement {
 
     /// Whether a quorum of Accepts proves the decision. With r = 0 nobody lies about one.
     fn proven(&mut self, decision: &Decision) -> bool {
-        if !self.byzantine() {
+        if !self.is_byzantine() {
             return true;
         }
         let Decision { slot, view, accepts, batch } = decision;

@@ -194,7 +194,7 @@ impl Verifier<'_> {
             lock.slot > prefix
                 && lock.slot <= prefix.plus(self.window)
                 && lock.view < change.view
-                && (!self.faults.byzantine() || lock.writes.len() == quorum)
+                && (!self.faults.is_byzantine() || lock.writes.len() == quorum)
         });
         if sound { Ok(()) } else { Err(Invalid::Lock) }
     }
@@ -217,7 +217,7 @@ impl Verifier<'_> {
             return Err(Invalid::Prefix);
         }
         let mut claims = Vec::new();
-        for lock in change.locks.iter().filter(|_| self.faults.byzantine()) {
+        for lock in change.locks.iter().filter(|_| self.faults.is_byzantine()) {
             let Lock { slot, view, digest, writes } = lock;
             self.claims(writes, Kind::Write, *view, *slot, *digest, &mut claims)
                 .ok_or(Invalid::Lock)?;

@@ -85,7 +85,7 @@ impl Agreement {
     /// Repeats what this replica said about slots that it or the peer has not delivered, and of those that it
     /// has delivered what it cannot prove.
     fn repeat_for(&mut self, to: ReplicaId, delivered: Slot) {
-        if self.leads() && !self.byzantine() && delivered < self.delivered {
+        if self.leads() && !self.is_byzantine() && delivered < self.delivered {
             let (view, slot, history) = (self.view, self.delivered, self.history);
             let message = Message::Decided { view, slot, history };
             self.effects.push_back(Effect::Send { to, message });
@@ -94,7 +94,7 @@ impl Agreement {
         let open = self.slots.range(first..).map(|(slot, _)| *slot);
         let open = open.filter(|slot| *slot > self.delivered || self.is_unproven(*slot));
         let slots: Vec<Slot> = open.take(REPEATED_SLOTS).collect();
-        let counted = !self.byzantine() && to == self.leader();
+        let counted = !self.is_byzantine() && to == self.leader();
         for slot in slots {
             for message in self.said_about(slot, to) {
                 self.send_in_view(to, message);
@@ -132,7 +132,7 @@ impl Agreement {
             said.push(Message::Write { view, slot, digest, signature });
         }
         let own = state.accepts.of(self.settings.me).filter(|vote| vote.view == view);
-        if let (true, Some(vote)) = (self.byzantine(), own) {
+        if let (true, Some(vote)) = (self.is_byzantine(), own) {
             let (digest, signature) = (vote.digest, vote.signature);
             said.push(Message::Accept { view, slot, digest, signature });
         }

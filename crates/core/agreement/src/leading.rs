@@ -196,7 +196,7 @@ impl Agreement {
     }
 
     fn tell_decided(&mut self) {
-        if self.byzantine() || self.decided_told >= self.delivered {
+        if self.is_byzantine() || self.decided_told >= self.delivered {
             return;
         }
         self.decided_told = self.delivered;

@@ -588,8 +588,8 @@ impl Agreement {
         self.settings.parameters.faults.agreement_quorum()
     }
 
-    pub(crate) fn byzantine(&self) -> bool {
-        self.settings.parameters.faults.byzantine()
+    pub(crate) fn is_byzantine(&self) -> bool {
+        self.settings.parameters.faults.is_byzantine()
     }
 
     /// The highest slot that may be agreed on: its configuration is known, because whatever could

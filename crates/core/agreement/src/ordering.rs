@@ -86,7 +86,7 @@ impl Agreement {
 
     pub(crate) fn take_proposal(&mut self, now: Now, from: ReplicaId, slot: Slot, batch: Batch) {
         let view = self.view;
-        let (me, byzantine) = (self.settings.me, self.byzantine());
+        let (me, byzantine) = (self.settings.me, self.is_byzantine());
         let state = self.slot_mut(now, slot);
         if let Some(proposal) = state.proposal.as_ref().filter(|p| p.view == view) {
             if proposal.batch.digest() != batch.digest() {
@@ -128,7 +128,7 @@ impl Agreement {
         if slot <= self.prefix.slot || slot > self.window_end() || self.is_settled(slot) {
             return;
         }
-        let byzantine = self.byzantine();
+        let byzantine = self.is_byzantine();
         if !byzantine && (kind == Kind::Write || view != self.view || !self.leads()) {
             return; // With r = 0 only the leader of the view counts, and only Accepts.
         }
@@ -180,7 +180,7 @@ impl Agreement {
     }
 
     fn try_write(&mut self, slot: Slot) {
-        if !self.byzantine() {
+        if !self.is_byzantine() {
             return;
         }
         let Some(state) = self.slots.get(&slot) else { return };
@@ -246,7 +246,7 @@ impl Agreement {
     }
 
     fn write_quorum(&mut self, view: View, slot: Slot, digest: Digest) -> Option<Certificate> {
-        if !self.byzantine() {
+        if !self.is_byzantine() {
             return Some(Certificate::default());
         }
         self.vote_quorum(Kind::Write, view, slot, digest)
@@ -268,7 +268,7 @@ impl Agreement {
         let entropy = self.entropy();
         let judge = Judge {
             me: self.settings.me,
-            scheme: self.byzantine().then_some(self.settings.scheme),
+            scheme: self.is_byzantine().then_some(self.settings.scheme),
             configuration: self.configurations.governing(slot)?,
             context: self.configurations.context_at(slot),
             kind,
@@ -292,7 +292,7 @@ impl Agreement {
 
     /// The vote is on disk: say so.
     pub(crate) fn speak_accept(&mut self, now: Now, view: View, slot: Slot, digest: Digest) {
-        let byzantine = self.byzantine();
+        let byzantine = self.is_byzantine();
         let signature =
             if byzantine { self.sign(Kind::Accept, view, slot, digest) } else { Signature::NONE };
         let message = Message::Accept { view, slot, digest, signature };
@@ -317,18 +317,18 @@ impl Agreement {
             self.prove_again(slot);
             return;
         }
-        if !self.byzantine() && !self.leads() {
+        if !self.is_byzantine() && !self.leads() {
             return;
         }
-        let alone = seeded!(ExecutesAccepted) && !self.byzantine();
+        let alone = seeded!(ExecutesAccepted) && !self.is_byzantine();
         let enough = if alone { 1 } else { self.quorum() };
         let Some((view, digest)) = state.accepts.candidate(enough) else { return };
-        if !self.byzantine() && view != self.view {
+        if !self.is_byzantine() && view != self.view {
             return;
         }
         let Some(batch) = state.batch(digest).cloned() else { return };
         let by_link = self.decided_by_link(view, slot, &batch);
-        let accepts = if by_link || !self.byzantine() {
+        let accepts = if by_link || !self.is_byzantine() {
             Certificate::default()
         } else {
             let accepts = self.vote_quorum(Kind::Accept, view, slot, digest);
@@ -353,7 +353,7 @@ impl Agreement {
         slot: Slot,
         history: Digest,
     ) {
-        if self.byzantine() || from != view.leader(self.n()) || slot <= self.delivered {
+        if self.is_byzantine() || from != view.leader(self.n()) || slot <= self.delivered {
             return;
         }
         let peer = &mut self.peers[from.index()];
@@ -431,14 +431,14 @@ impl Agreement {
                 self.served_ms = now.monotonic_ms;
             }
             let proposed_ms = self.proposed_freely_ms(slot, digest);
-            if self.byzantine() {
+            if self.is_byzantine() {
                 let (batch, of) = (&decided.batch, (&self.pool, &self.expected));
                 self.demand.delivered(batch, proposed_ms, of, now.monotonic_ms);
             }
             for frame in decided.batch.frames() {
                 self.pool.remove(frame.session, frame.first_number);
             }
-            if self.byzantine() {
+            if self.is_byzantine() {
                 let of = (&self.pool, &self.expected);
                 self.demand.closed(&decided.batch, proposed_ms, of, now.monotonic_ms);
             }
@@ -480,7 +480,7 @@ impl Agreement {
             .map(|locked| locked.sequence);
         match voted {
             Some(sequence) => {
-                if self.byzantine() && !decided.accepts.is_empty() {
+                if self.is_byzantine() && !decided.accepts.is_empty() {
                     self.note_accepts(slot, decided.view, digest, decided.accepts.clone());
                 }
                 sequence

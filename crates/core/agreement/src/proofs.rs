@@ -124,7 +124,7 @@ impl ByLink {
 impl Agreement {
     /// Whether Accepts count by link in this cluster.
     pub(crate) fn by_links(&self) -> bool {
-        self.byzantine() && self.settings.parameters.depth >= LEAST_DEPTH
+        self.is_byzantine() && self.settings.parameters.depth >= LEAST_DEPTH
     }
 
     /// Whether a quorum accepted the batch, as far as links say so.

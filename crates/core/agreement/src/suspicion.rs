@@ -112,7 +112,7 @@ impl Agreement {
         }
         let ms = now.monotonic_ms;
         // Who lies is no leader: what it can still do to the group's speed no time-out finds.
-        let exposed = self.byzantine() && self.trust[self.leader().index()].exposed(self.view);
+        let exposed = self.is_byzantine() && self.trust[self.leader().index()].exposed(self.view);
         let known = [
             (self.forged == Some(self.view), Suspicion::Forged),
             (exposed, Suspicion::Exposed),
@@ -132,7 +132,7 @@ impl Agreement {
     /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs; or
     /// another one is to be tried.
     fn begrudged(&self, now: Now) -> Option<Suspicion> {
-        if self.execution_held || !self.byzantine() {
+        if self.execution_held || !self.is_byzantine() {
             return None;
         }
         let client_bytes = self.pool.client_bytes(self.n());

@@ -44,7 +44,7 @@ impl Agreement {
 
     /// Watches how the leader serves.
     pub(crate) fn watch_leader(&mut self, now: Now) {
-        if !self.byzantine() || self.mode != Mode::Started {
+        if !self.is_byzantine() || self.mode != Mode::Started {
             return;
         }
         let open = self.slots.range(self.delivered.next()..).any(|(_, state)| {
@@ -71,7 +71,7 @@ impl Agreement {
         }
         let ms = now.monotonic_ms;
         let mut messages = Vec::new();
-        if self.byzantine() {
+        if self.is_byzantine() {
             let held = |key: FrameKey| self.pool.get(key).cloned();
             let overdue = self.demand.passed_over(ms);
             messages.extend(overdue.into_iter().filter_map(held).map(Message::Overdue));
@@ -79,7 +79,7 @@ impl Agreement {
             messages.extend(again.into_iter().filter_map(held).map(Message::Frame));
         }
         for frame in self.pool.hand_over(ms) {
-            if self.byzantine() {
+            if self.is_byzantine() {
                 self.demand.handed((frame.session, frame.first_number), ms);
             }
             messages.push(Message::Frame(frame));

@@ -70,6 +70,12 @@ impl Meter {
         self.most < u64::MAX
     }
 
+    /// What it may still cost.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.most.saturating_sub(self.spent.get())
+    }
+
     /// What it cost until now.
     #[must_use]
     pub fn spent(&self) -> u64 {

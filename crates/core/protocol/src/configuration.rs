@@ -217,7 +217,7 @@ impl Parameters {
     /// `max_skew_ms` as soon as something is offered, and half a second has to be left behind that; no longer than clients count as there.
     #[must_use]
     pub fn offer_ms(&self) -> u64 {
-        if !self.faults.byzantine() {
+        if !self.faults.is_byzantine() {
             return limits::OFFER_MS;
         }
         let jump = self.max_skew_ms.saturating_mul(2);

@@ -47,7 +47,7 @@ pub use ids::{BootId, ClusterId, Digest, ReplicaId, Slot, Time, View};
 pub use keys::{PublicKey, Scheme, SecretKey, Signature};
 pub use message::{Lane, Message};
 pub use partitions::{Map, PartitionId};
-pub use quorum::Faults;
+pub use quorum::{Faults, FaultsError};
 pub use record::Record;
 pub use statement::{Certificate, Context};
 pub use versions::{ServiceName, Versions};

@@ -40,6 +40,22 @@ impl Faults {
         Ok(Faults { u, r })
     }
 
+    /// Up to `u` failures, none by commission: 2u + 1 replicas.
+    ///
+    /// # Errors
+    /// When it is out of range.
+    pub fn crash(u: u8) -> Result<Faults, FaultsError> {
+        Faults::new(u, 0)
+    }
+
+    /// Up to `f` failures of any kind, lying included: 3f + 1 replicas.
+    ///
+    /// # Errors
+    /// When it is out of range.
+    pub fn byzantine(f: u8) -> Result<Faults, FaultsError> {
+        Faults::new(f, f)
+    }
+
     /// Failures of any kind with which the group stays live.
     #[must_use]
     pub fn u(self) -> usize {
@@ -132,7 +148,7 @@ impl Faults {
 
     /// Whether some replicas may lie, so that replicas exchange Writes and clients sign.
     #[must_use]
-    pub fn byzantine(self) -> bool {
+    pub fn is_byzantine(self) -> bool {
         self.r > 0
     }
 }
@@ -205,7 +221,7 @@ mod tests {
     #[test]
     fn a_group_is_byzantine_when_somebody_may_lie() {
         for faults in all() {
-            assert_eq!(faults.byzantine(), faults.r() != 0, "{faults:?}");
+            assert_eq!(faults.is_byzantine(), faults.r() != 0, "{faults:?}");
         }
     }
 

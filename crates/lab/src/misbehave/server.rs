@@ -3,10 +3,10 @@
 use super::{liar, parse_strategy, store};
 use anyhow::Result;
 use clap::Args;
-use perdura::ServiceKind;
 use perdura_adversary::Strategy;
 use perdura_cli::process::LogLevel;
 use perdura_cli::server;
+use perdura_cluster::ServiceKind;
 use perdura_protocol::seeded::Bug;
 use perdura_replica::runtime::{self, ReplicaConfig, RunError, Work};
 use perdura_tuples::TupleSpaces;

@@ -5,9 +5,6 @@
 
 use super::{Options, Setting};
 use anyhow::{Context, Result, anyhow};
-use perdura::ServiceKind;
-use perdura::config::keys::fresh_key;
-use perdura::config::{Cluster, KeyFile, files};
 use perdura_cli::bench::live::{Guard, Live, Made};
 use perdura_cli::bench::load::{self, Demand};
 use perdura_cli::bench::workload::Workload;
@@ -15,6 +12,9 @@ use perdura_cli::bench::{cpu_of, round};
 use perdura_cli::connect::{administrator, connect, runtime};
 use perdura_cli::tell;
 use perdura_client::Client;
+use perdura_cluster::ServiceKind;
+use perdura_cluster::config::keys::fresh_key;
+use perdura_cluster::config::{Cluster, KeyFile, files};
 use perdura_protocol::{AdminCommand, Faults};
 use serde::Serialize;
 use std::rc::Rc;

@@ -2,9 +2,9 @@
 
 use super::measure::{Curve, Point};
 use super::{Experiment, Options};
-use perdura::ServiceKind;
-use perdura::config::cluster::service_text;
 use perdura_cli::status::aligned;
+use perdura_cluster::ServiceKind;
+use perdura_cluster::config::cluster::service_text;
 use perdura_protocol::Faults;
 use serde_json::{Value, json};
 

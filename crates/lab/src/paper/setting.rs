@@ -1,6 +1,6 @@
 //! What the experiments of the durability layer compare: how the group logs, and on what.
 
-use perdura::ServiceKind;
+use perdura_cluster::ServiceKind;
 use perdura_protocol::configuration::Durability;
 use perdura_replica::runtime::LogDevice;
 

@@ -3,13 +3,13 @@
 
 use crate::Seed;
 use crate::memory::Memory;
-use perdura::config::partitioned::{MemberEntry, PartitionEntry, ServerEntry};
-use perdura::config::placement::place;
-use perdura::config::replica::Rates;
-use perdura::config::server::Member;
-use perdura::config::{Cluster, KeyFile, PartitionedCluster, ReplicaFile, ServerFile};
 use perdura_cli::kv_json::Parsed;
 use perdura_cli::space_json;
+use perdura_cluster::config::partitioned::{MemberEntry, PartitionEntry, ServerEntry};
+use perdura_cluster::config::placement::place;
+use perdura_cluster::config::replica::Rates;
+use perdura_cluster::config::server::Member;
+use perdura_cluster::config::{Cluster, KeyFile, PartitionedCluster, ReplicaFile, ServerFile};
 use perdura_oracle::{DEFAULT_BUDGET, History, check};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::partitions::Distribution;
@@ -107,7 +107,7 @@ pub fn cluster_files() -> Vec<Seed> {
         Durability::Sync,
         PublicKey([9; 32]),
     );
-    let entry = |id: u8| perdura::config::ReplicaEntry {
+    let entry = |id: u8| perdura_cluster::config::ReplicaEntry {
         address: format!("127.0.0.1:{}", 7400 + u16::from(id)),
         http: format!("localhost:{}", 7500 + u16::from(id)),
         key: PublicKey([id; 32]),

@@ -519,7 +519,7 @@ fn take_votes(step: &mut Step<'_>, ballot: u32, voters: u32) -> Result<bool, Vio
     let (view, slot, digest) = (ballot.view, ballot.slot, ballot.digest);
     let before = step.replica.machine.landmarks(slot);
     for id in (0..step.world.n() as u8).map(ReplicaId).filter(|id| voters >> id.0 & 1 == 1) {
-        let signature = if step.world.scope.faults.byzantine() {
+        let signature = if step.world.scope.faults.is_byzantine() {
             step.world.sign_vote(id, ballot.kind(), slot, view, digest)
         } else {
             perdura_protocol::Signature::NONE

@@ -419,7 +419,7 @@ impl<'a> Step<'a> {
         let Some(decision) = asked.decision(slot) else {
             return self.fail(Rule::Evidence, format!("slot {slot}: no decision at hand"));
         };
-        let bare = decision.accepts.is_empty() && self.world.scope.faults.byzantine();
+        let bare = decision.accepts.is_empty() && self.world.scope.faults.is_byzantine();
         let delivered = self.replica.delivered.iter().skip(1).take(slot.0 as usize);
         let history = (1..).map(Slot).zip(delivered.flatten());
         let history =
@@ -428,7 +428,7 @@ impl<'a> Step<'a> {
             .filter(|prefix| bare && prefix.slot == slot && prefix.history == history);
         let proven = match &prefix {
             Some(prefix) => self.world.is_prefix(prefix),
-            None if self.world.scope.faults.byzantine() => {
+            None if self.world.scope.faults.is_byzantine() => {
                 let (view, accepts) = (decision.view, &decision.accepts);
                 self.world.is_certified(accepts, Kind::Accept, view, slot, batch.digest())
             }

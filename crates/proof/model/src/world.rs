@@ -78,7 +78,7 @@ impl World {
         let session = SessionId { client: self.client.public(), nonce: seat as u64 + 1 };
         let number = 1 + view.0 * self.scope.slots + number;
         let command = Bytes::copy_from_slice(&[seat as u8, number as u8]);
-        let key = self.scope.faults.byzantine().then_some(&self.client);
+        let key = self.scope.faults.is_byzantine().then_some(&self.client);
         Frame::build(CLUSTER, session, 0, number, &[command], key)
     }
 

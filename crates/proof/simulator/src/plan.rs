@@ -304,7 +304,7 @@ fn idle_steps_per_s(faults: Faults) -> u64 {
 /// Steps that one call costs when it comes alone.
 fn call_steps(faults: Faults) -> u64 {
     let n = faults.n() as u64;
-    if faults.byzantine() { 2 * n * n + 5 } else { 6 * n - 2 }
+    if faults.is_byzantine() { 2 * n * n + 5 } else { 6 * n - 2 }
 }
 
 impl Tempo {
@@ -385,7 +385,7 @@ fn draw_kinds(random: &mut Random) -> u64 {
 /// At most `r` liars, in two runs of three where there may be any; half of them all lie alike. In
 /// liveness mode those above `u` are left out later.
 fn draw_liars(random: &mut Random, faults: Faults) -> Vec<Strategy> {
-    if !faults.byzantine() || random.percent(33) {
+    if !faults.is_byzantine() || random.percent(33) {
         return Vec::new();
     }
     let count = random.between(1, faults.r() as u64) as usize;

@@ -121,12 +121,24 @@ impl SegmentMap {
         start: &'a [u8],
         end: Option<&'a [u8]>,
     ) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> {
-        let end = end.map(|end| end.max(start));
-        let first = self.segments.find(start);
-        let last = end.map(|end| self.segments.find(end)).or_else(|| self.segments.last());
-        self.segments
-            .between(first, last.unwrap_or(first))
-            .flat_map(move |segment| segment.range(start, end))
+        self.range_within(start, end)
+    }
+
+    /// The same, of bounds of whatever kind, which it keeps.
+    pub fn range_within<'a, B: AsRef<[u8]>>(
+        &'a self,
+        start: B,
+        end: Option<B>,
+    ) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + use<'a, B> {
+        let first = self.segments.find(start.as_ref());
+        // One that ends before it begins has nothing in it.
+        let is_empty = end.as_ref().is_some_and(|end| end.as_ref() <= start.as_ref());
+        let end_of = |end: &B| if is_empty { first } else { self.segments.find(end.as_ref()) };
+        let last = end.as_ref().map(end_of).or_else(|| self.segments.last());
+        self.segments.between(first, last.unwrap_or(first)).flat_map(move |segment| {
+            let end = if is_empty { Some(&start) } else { end.as_ref() };
+            segment.range(start.as_ref(), end.map(B::as_ref))
+        })
     }
 
     /// Flips one bit of a value, which `at` chooses, as failing memory does: the digest of its segment,

@@ -130,11 +130,11 @@ impl Segment {
     }
 
     /// The entries from `start` up to `end`, which is not below it.
-    pub(crate) fn range(
-        &self,
+    pub(crate) fn range<'a>(
+        &'a self,
         start: &[u8],
         end: Option<&[u8]>,
-    ) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
+    ) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let first = self.keys.find(start).unwrap_or_else(|index| index);
         let end = end.map_or(self.len(), |end| self.keys.end_from(first, end));
         (first..end).map(|index| (self.keys.get(index), self.values.get(index)))

@@ -4,8 +4,8 @@
 //! counts for a minute, whatever becomes of later questions, and where nothing is known there is room.
 
 use super::Perdura;
-use ::perdura::client::Options;
-use ::perdura::protocol::PartitionId;
+use ::perdura_cluster::client::Options;
+use ::perdura_cluster::protocol::PartitionId;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 

@@ -23,13 +23,15 @@ use super::passwords::Passwords;
 use super::post::{NewPost, PostId, PostKey, Shown};
 use super::session::{Changed, Proof, Session, SessionKey, Sessions};
 use super::{Network, PAGE_MOST, Page, Profile, keys};
-use ::perdura::client::Options;
-use ::perdura::connect::{self, connect_store};
-use ::perdura::protocol::PartitionId;
-use ::perdura::protocol::partitions::Distribution;
-use ::perdura::transactions::{Builder, Counters, Ended, Groups, Range, Results, StoreClient};
-use ::perdura::transactions::{Page as Entries, TransactionError};
-use ::perdura::{Cluster, ServiceKind};
+use ::perdura_cluster::client::Options;
+use ::perdura_cluster::connect::{self, connect_store};
+use ::perdura_cluster::protocol::PartitionId;
+use ::perdura_cluster::protocol::partitions::Distribution;
+use ::perdura_cluster::transactions::{
+    Builder, Counters, Ended, Groups, Range, Results, StoreClient,
+};
+use ::perdura_cluster::transactions::{Page as Entries, TransactionError};
+use ::perdura_cluster::{Cluster, ServiceKind};
 use async_trait::async_trait;
 use bytes::Bytes;
 use fullness::Fullness;
@@ -170,7 +172,8 @@ impl Perdura {
         let files = |error: &dyn std::error::Error| OpenError::Files(error.to_string());
         let groups = connect::load_groups(&settings.cluster).map_err(|error| files(&error))?;
         let key = settings.key.clone();
-        let key = key.unwrap_or_else(|| settings.cluster.join(::perdura::config::CLIENT_FILE));
+        let key =
+            key.unwrap_or_else(|| settings.cluster.join(::perdura_cluster::config::CLIENT_FILE));
         let first = groups.first().ok_or_else(|| OpenError::Files("no groups".to_owned()))?;
         let service = first.service().map_err(|error| files(&error))?;
         if service != ServiceKind::KeyValue {

@@ -10,7 +10,7 @@ use super::super::post::{NewPost, Post, PostId, PostKey, Shown};
 use super::super::values::{self, PostValue};
 use super::fullness::NO_POSTS;
 use super::{Entries, Perdura, Written};
-use ::perdura::transactions::Builder;
+use ::perdura_cluster::transactions::Builder;
 use bytes::Bytes;
 use std::collections::HashMap;
 

@@ -12,7 +12,7 @@ use super::super::{FRIENDS, Page};
 use super::Perdura;
 use super::edges::names_in;
 use super::posts::posts_in;
-use ::perdura::transactions::Range;
+use ::perdura_cluster::transactions::Range;
 
 /// Friends that are read: a few more than one can follow, since servers that add some at once may go beyond that.
 const FRIENDS_READ: usize = FRIENDS + 32;

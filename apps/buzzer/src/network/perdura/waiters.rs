@@ -1,7 +1,7 @@
 //! Who waits for which partition. Of those that wait for one that does not answer there may be only so many: so they leave room for those of others.
 
 use super::super::error::Failure;
-use ::perdura::protocol::PartitionId;
+use ::perdura_cluster::protocol::PartitionId;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -137,7 +137,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 fn lines(faults: Faults, terms: &Terms, frames: usize, writes: f64) -> Vec<Line> {
     let n = faults.n() as f64;
     let others = n - 1.0;
-    let byzantine = faults.byzantine();
+    let byzantine = faults.is_byzantine();
     let votes = if byzantine { 2.0 * n * others } else { others };
     let mut lines = vec![
         Line { what: "the batch to each follower, sealed", times: others, each: terms.seal },

@@ -4,7 +4,7 @@ use super::super::workload::Chance;
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use clap::Args;
-use perdura::config::keys::random;
+use perdura_cluster::config::keys::random;
 use perdura_protocol::partitions::Distribution;
 use perdura_protocol::{Map, PartitionId};
 use perdura_store::{Operation, Transaction};

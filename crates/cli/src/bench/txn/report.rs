@@ -6,7 +6,7 @@ use super::worker::Said;
 use crate::status::aligned;
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
-use perdura::PartitionedCluster;
+use perdura_cluster::PartitionedCluster;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;

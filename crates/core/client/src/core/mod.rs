@@ -134,7 +134,7 @@ impl ClientConfig {
     }
 
     fn signs(&self) -> bool {
-        self.faults.byzantine() || self.administrator
+        self.faults.is_byzantine() || self.administrator
     }
 }
 

@@ -248,7 +248,8 @@ impl Node {
     /// Whether a frame needs a signature: clients sign when replicas may lie, the administrator
     /// always does.
     fn needs_signature(&self, frame: &Frame) -> bool {
-        self.parameters.faults.byzantine() || frame.session.client == self.machine.administrator()
+        self.parameters.faults.is_byzantine()
+            || frame.session.client == self.machine.administrator()
     }
 
     fn authentic(&mut self, batch: &Batch) -> bool {
@@ -259,7 +260,7 @@ impl Node {
     }
 
     fn all_authentic(&mut self, batch: &Batch) -> bool {
-        let looks_inside = self.parameters.faults.byzantine() && !seeded!(ClaimsUnverified);
+        let looks_inside = self.parameters.faults.is_byzantine() && !seeded!(ClaimsUnverified);
         let mut claims: Vec<Claim<[u8; STATEMENT_BYTES]>> = Vec::new();
         let mut inside: Vec<Claimed> = Vec::new();
         for frame in batch.frames() {

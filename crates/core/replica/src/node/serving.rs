@@ -107,7 +107,7 @@ impl Node {
     pub(super) fn answer(&mut self, to: ReplicaId, mut message: Message) {
         if let Message::Decisions { decisions, prefix: None, between } = &mut message
             && let (Some(first), Some(last)) = (decisions.first(), decisions.last())
-            && self.parameters.faults.byzantine()
+            && self.parameters.faults.is_byzantine()
         {
             let (first, last) = (first.slot, last.slot);
             let common = self.testify(to, first);

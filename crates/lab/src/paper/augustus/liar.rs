@@ -1,8 +1,8 @@
 //! Clients that never finish what they prepare (the paper's section 4.3, attack (a.2) of its section 3.4).
 
 use super::run::Run;
-use perdura::transactions::Groups;
-use perdura::transactions::{Live, Split, StoreClient, Transactions};
+use perdura_cluster::transactions::Groups;
+use perdura_cluster::transactions::{Live, Split, StoreClient, Transactions};
 use perdura_protocol::partitions::MAP_VERSION;
 use perdura_store::partition::{
     Intent, Participant, PartitionCommand, PartitionReply, Vote, digest_of_part,

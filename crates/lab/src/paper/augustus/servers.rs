@@ -1,10 +1,10 @@
 //! What servers spent: processor time from `/proc`, and what they say of themselves.
 
 use anyhow::{Context, Result};
-use perdura::config::Cluster;
 use perdura_cli::bench::cpu_of;
 use perdura_cli::process::own_cpu;
 use perdura_cli::status;
+use perdura_cluster::config::Cluster;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

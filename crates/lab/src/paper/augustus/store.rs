@@ -2,13 +2,13 @@
 
 use super::servers::Servers;
 use anyhow::{Context, Result};
-use perdura::config::keys::fresh_key;
-use perdura::config::{Cluster, KeyFile, files};
-use perdura::create::Partitions;
-use perdura::transactions::StoreClient;
 use perdura_cli::bench::live::{Guard, Live, Made};
 use perdura_cli::connect::{administrator, connect, connect_store};
 use perdura_client::Options;
+use perdura_cluster::config::keys::fresh_key;
+use perdura_cluster::config::{Cluster, KeyFile, files};
+use perdura_cluster::create::Partitions;
+use perdura_cluster::transactions::StoreClient;
 use perdura_protocol::partitions::Distribution;
 use perdura_protocol::{AdminCommand, Faults, Map, SecretKey};
 use perdura_store::{StoreCommand, Transaction};

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use bytes::Bytes;
-use perdura::config::keys::random;
 use perdura_cli::bench::workload::Chance;
+use perdura_cluster::config::keys::random;
 use perdura_protocol::partitions::Distribution;
 use perdura_protocol::{Map, PartitionId};
 use perdura_store::{Operation, Transaction};
@@ -225,7 +225,7 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perdura::transactions::Split;
+    use perdura_cluster::transactions::Split;
     use perdura_protocol::partitions::{Group, MAP_VERSION};
     use perdura_protocol::{ClusterId, Faults};
 

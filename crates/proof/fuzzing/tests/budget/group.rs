@@ -203,7 +203,7 @@ impl Group {
             disks: (0..n).map(|_| Disk::default()).collect(),
             flush_turns: setting.flush_turns,
             clients: (0..CLIENTS).map(client).collect(),
-            signs: faults.byzantine(),
+            signs: faults.is_byzantine(),
             links: (0..parties).map(|_| (0..parties).map(|_| None).collect()).collect(),
             flights: BTreeMap::new(),
             departed: 0,

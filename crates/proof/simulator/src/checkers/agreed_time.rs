@@ -62,7 +62,7 @@ impl AgreedTime {
     /// For a run.
     #[must_use]
     pub fn new(max_skew_ms: u64, faults: Faults) -> AgreedTime {
-        let witnesses = if faults.byzantine() { faults.agreement_quorum() } else { 1 };
+        let witnesses = if faults.is_byzantine() { faults.agreement_quorum() } else { 1 };
         let clocks = vec![Time(0); faults.n()];
         let watch = Watch { in_order_since: Some(0), ..Watch::default() };
         let watches = vec![watch; faults.n()];

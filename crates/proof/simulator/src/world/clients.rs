@@ -603,7 +603,7 @@ impl World {
 impl World {
     /// A call of a client ended, with something that was ordered for it or without.
     fn check_fairness(&mut self, client: usize, served: bool) {
-        let promised = self.plan.mode == RunMode::Liveness && self.plan.faults.byzantine();
+        let promised = self.plan.mode == RunMode::Liveness && self.plan.faults.is_byzantine();
         if !promised || self.ending.begun() {
             return;
         }

@@ -316,7 +316,7 @@ impl World {
             if recovered_whole {
                 whole.push(delivered);
             }
-            let proves = if faults.byzantine() { certified.min(delivered) } else { delivered };
+            let proves = if faults.is_byzantine() { certified.min(delivered) } else { delivered };
             proven = proven.max(proves);
             needed.push((vote_after.max(slot), delivered));
         }

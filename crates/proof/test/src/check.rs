@@ -1,0 +1,233 @@
+//! Runs a service beside its twins, with the same commands, and holds them against each other.
+//!
+//! - A twin that runs later by the clock, with other seeds of its hash maps, gives the same answers and the same state.
+//! - One that is restored from a snapshot in the middle goes on with the same answers and the same state.
+//! - One that is not given the commands that were refused gives the same answers, so that a refusal has changed nothing.
+//! - Nothing panics, and nothing is larger than it may be.
+
+use crate::random::Random;
+use crate::run::{Answer, Panicked, Run, Sent};
+use bytes::Bytes;
+use perdura_protocol::limits;
+use perdura_typed::{Service, encode_command, encode_query, is_refusal};
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Steps of a seed.
+const STEPS: u64 = 200;
+
+/// After so many there is a snapshot.
+const SNAPSHOT: u64 = 50;
+
+/// By so much the twin is later: a clock that is read in seconds shows another one.
+const LATER: Duration = Duration::from_millis(1_100);
+
+/// What a client may ask of a service.
+pub enum Step<S: Service> {
+    /// A command.
+    Command(S::Command),
+    /// A query.
+    Query(S::Query),
+}
+
+/// What is wrong with a service.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Fault {
+    /// It panicked.
+    #[error("it panicked: {0}")]
+    Panic(String),
+    /// Run again, with other seeds of hash maps, at once or a second later, it gave another answer.
+    #[error(
+        "run again it answered otherwise: does it look at a clock, at chance, or at the order of a hash map?"
+    )]
+    AnswersDiffer,
+    /// The same of its state.
+    #[error(
+        "run again its state is another one: does it look at a clock, at chance, or at the order of a hash map?"
+    )]
+    StatesDiffer,
+    /// A service that was restored from a snapshot answers otherwise.
+    #[error(
+        "restored from a snapshot it answered otherwise: is a part of its state not named in `parts`?"
+    )]
+    RestoredAnswersDiffer,
+    /// Or its state is not the same.
+    #[error(
+        "restored from a snapshot its state is another one: is a part of its state not named in `parts`?"
+    )]
+    RestoredStateDiffers,
+    /// It cannot be restored from its own snapshot.
+    #[error("its own snapshot does not restore: {0}")]
+    NotRestored(String),
+    /// Without the commands that were refused it answers otherwise.
+    #[error(
+        "without the commands that it refused it answered otherwise: a refused command has changed a part of its state that `parts` does not name"
+    )]
+    RefusalChanges,
+    /// The state is another one after a command that was refused.
+    #[error("a command that it refused has changed its state")]
+    RefusalChangesState,
+    /// A segment of its state is larger than replicas take.
+    #[error("a segment of its state has {0} bytes, more than replicas take")]
+    SegmentTooLarge(usize),
+    /// A reply, or an error, is larger than a client is sent; or an entry than it may be.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+/// A [`Fault`], and where it showed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// What is wrong.
+    pub fault: Fault,
+    /// The seed.
+    pub seed: u64,
+    /// The step, from 0 on.
+    pub step: u64,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}, step {}: {}", self.seed, self.step, self.fault)
+    }
+}
+
+impl std::error::Error for Finding {}
+
+/// What a run of a seed gave.
+struct Ran {
+    sent: Vec<Sent>,
+    answers: Vec<Answer>,
+    // At each snapshot.
+    states: Vec<Vec<Bytes>>,
+}
+
+/// Runs a service with 200 steps for each seed, which `step` chooses, and all of them again 1.1 s later.
+///
+/// # Errors
+/// The first [`Finding`].
+pub fn check<S: Service>(
+    seeds: Range<u64>,
+    mut step: impl FnMut(&mut Random) -> Step<S>,
+) -> Result<(), Box<Finding>> {
+    let mut first = Vec::new();
+    for seed in seeds.clone() {
+        let mut random = Random::new(seed);
+        let mut sent = |number: u64| encoded::<S>(&step(&mut random)).ok_or(number);
+        let steps: Result<Vec<Sent>, u64> = (0..STEPS).map(&mut sent).collect();
+        let found = |(step, fault)| Box::new(Finding { fault, seed, step });
+        let unfit = |number| found((number, Fault::TooLarge("a step does not encode".to_owned())));
+        let ran = run::<S>(steps.map_err(unfit)?).map_err(found)?;
+        // Before whatever else would look like another fault.
+        let again = run::<S>(ran.sent.clone()).map_err(found)?;
+        same(&ran, &again).map_err(found)?;
+        without_refused::<S>(&ran).map_err(found)?;
+        restored::<S>(&ran).map_err(found)?;
+        first.push((seed, ran));
+    }
+    std::thread::sleep(LATER);
+    for (seed, ran) in first {
+        let found = |(step, fault)| Box::new(Finding { fault, seed, step });
+        let again = run::<S>(ran.sent.clone()).map_err(found)?;
+        same(&ran, &again).map_err(found)?;
+    }
+    Ok(())
+}
+
+fn encoded<S: Service>(step: &Step<S>) -> Option<Sent> {
+    let (bytes, is_command) = match step {
+        Step::Command(command) => (encode_command::<S>(command), true),
+        Step::Query(query) => (encode_query::<S>(query), false),
+    };
+    Some(Sent { bytes: bytes.ok()?, is_command })
+}
+
+/// What is wrong, and at which step.
+type Wrong = (u64, Fault);
+
+fn panicked(step: u64) -> impl Fn(Panicked) -> Wrong {
+    move |Panicked(text)| (step, Fault::Panic(text))
+}
+
+/// Whether it changed nothing, by what it answered.
+fn refused(sent: &Sent, answer: &Answer) -> bool {
+    sent.is_command && answer.as_ref().map_or(true, |reply| is_refusal(reply))
+}
+
+fn run<S: Service>(sent: Vec<Sent>) -> Result<Ran, Wrong> {
+    let mut run = Run::<S>::new();
+    let (mut answers, mut states) = (Vec::new(), Vec::new());
+    let mut state = run.segments().map_err(panicked(0))?;
+    for (number, step) in (0..).zip(&sent) {
+        let answer = run.step(number, step).map_err(panicked(number))?;
+        if let Err(said) = &answer
+            && (said.contains("bytes") || said.contains("larger"))
+        {
+            return Err((number, Fault::TooLarge(said.clone())));
+        }
+        let after = run.segments().map_err(panicked(number))?;
+        if refused(step, &answer) && after != state {
+            return Err((number, Fault::RefusalChangesState));
+        }
+        if let Some(large) = after.iter().find(|segment| segment.len() > limits::PIECE_BYTES) {
+            return Err((number, Fault::SegmentTooLarge(large.len())));
+        }
+        state = after;
+        answers.push(answer);
+        if number % SNAPSHOT == SNAPSHOT - 1 {
+            states.push(state.clone());
+        }
+    }
+    Ok(Ran { sent, answers, states })
+}
+
+/// From each of its snapshots it goes on as it did.
+fn restored<S: Service>(ran: &Ran) -> Result<(), Wrong> {
+    for (index, state) in (1..).zip(&ran.states) {
+        let from = index * SNAPSHOT;
+        let run = Run::<S>::restored(state.clone()).map_err(panicked(from))?;
+        let mut run = run.map_err(|why| (from, Fault::NotRestored(why)))?;
+        if run.segments().map_err(panicked(from))? != *state {
+            return Err((from, Fault::RestoredStateDiffers));
+        }
+        let steps = (0..).zip(&ran.sent).zip(&ran.answers).skip(from as usize);
+        for ((number, step), answer) in steps {
+            if run.step(number, step).map_err(panicked(number))? != *answer {
+                return Err((number, Fault::RestoredAnswersDiffer));
+            }
+        }
+        if let Some(last) = ran.states.last()
+            && (ran.sent.len() as u64).is_multiple_of(SNAPSHOT)
+            && run.segments().map_err(panicked(from))? != *last
+        {
+            return Err((from, Fault::RestoredStateDiffers));
+        }
+    }
+    Ok(())
+}
+
+fn without_refused<S: Service>(ran: &Ran) -> Result<(), Wrong> {
+    let mut run = Run::<S>::new();
+    for ((number, step), answer) in (0..).zip(&ran.sent).zip(&ran.answers) {
+        if refused(step, answer) {
+            continue;
+        }
+        if run.step(number, step).map_err(panicked(number))? != *answer {
+            return Err((number, Fault::RefusalChanges));
+        }
+    }
+    Ok(())
+}
+
+fn same(first: &Ran, again: &Ran) -> Result<(), Wrong> {
+    let differs = first.answers.iter().zip(&again.answers).position(|(one, other)| one != other);
+    if let Some(number) = differs {
+        return Err((number as u64, Fault::AnswersDiffer));
+    }
+    let differs = first.states.iter().zip(&again.states).position(|(one, other)| one != other);
+    match differs {
+        Some(index) => Err(((index as u64 + 1) * SNAPSHOT - 1, Fault::StatesDiffer)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,19 @@
+//! Services in types: a developer writes a [`Service`] whose commands, queries, replies and errors are types with `serde`'s traits, and whose state is
+//! maps ([`Sharded`]) and values; [`Typed`] makes of it what replicas run, and [`Client`] what talks to them.
+
+#![forbid(unsafe_code)]
+
+mod budget;
+mod client;
+mod key;
+mod parts;
+mod service;
+mod sharded;
+mod wire;
+
+pub use client::{CallError, Client};
+pub use key::Key;
+pub use parts::Parts;
+pub use service::{Context, ERROR_BYTES, Service, Typed, name_of};
+pub use sharded::Sharded;
+pub use wire::{encode_command, encode_query, is_refusal};

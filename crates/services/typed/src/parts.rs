@@ -1,0 +1,235 @@
+//! What a service's state consists of: its maps, and what stands beside them.
+//!
+//! The service names its parts in one function ([`crate::Service::parts`]), and all that has to be done with a state goes through it: what a
+//! refused command wrote is undone, a snapshot is taken, a state is installed, its size is counted.
+//!
+//! A snapshot: segment 0 has, by part and in their order, the number of a map's segments, or a value as `postcard` encodes it; the maps' segments
+//! follow.
+
+use crate::key::Key;
+use crate::sharded::Sharded;
+use bytes::Bytes;
+use perdura_execution::{Entry, RestoreError, Snapshot};
+use perdura_protocol::codec::encode_bytes;
+use perdura_protocol::{Decode, DecodeError, Encode, Reader};
+use perdura_store::limits::VALUE_BYTES;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// What goes through the parts of a state.
+pub struct Parts {
+    version: u16,
+    does: Does,
+}
+
+/// What is done with each of them.
+enum Does {
+    Begin,
+    Measure(Measured),
+    Undo(std::collections::VecDeque<Vec<u8>>),
+    Freeze(Frozen),
+    Install(Install),
+}
+
+/// A state after a command.
+#[derive(Default)]
+pub(crate) struct Measured {
+    pub bytes: u64,
+    pub segments: usize,
+    /// The command wrote an entry, or made a value, that is larger than may be.
+    pub too_large: bool,
+    /// The values, encoded: what undoes the next command.
+    pub values: Vec<Vec<u8>>,
+}
+
+/// The parts of a state as they were.
+#[derive(Default)]
+pub(crate) struct Frozen {
+    head: Vec<u8>,
+    maps: Vec<Arc<dyn Snapshot>>,
+}
+
+struct Install {
+    head: Reader,
+    segments: std::vec::IntoIter<Bytes>,
+    outcome: Result<(), RestoreError>,
+}
+
+impl Parts {
+    /// The version of the service that is in force: one of its parts that came with a later version is named only from that on.
+    #[must_use]
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// A map is a part.
+    pub fn map<K: Key, V: Serialize + DeserializeOwned>(&mut self, map: &mut Sharded<K, V>) {
+        match &mut self.does {
+            Does::Begin => map.begin(),
+            Does::Measure(measured) => {
+                measured.bytes += map.bytes();
+                measured.segments += map.segments();
+                measured.too_large |= map.has_too_large();
+            }
+            Does::Undo(_) => map.undo(),
+            Does::Freeze(frozen) => {
+                let snapshot = map.snapshot();
+                (snapshot.segments() as u32).encode(&mut frozen.head);
+                frozen.maps.push(snapshot);
+            }
+            Does::Install(install) => install.part(|head, segments| {
+                let count = u32::decode(head).map_err(malformed)?;
+                if count as usize > segments.len() {
+                    return Err(RestoreError::Contradiction(
+                        "a map has fewer segments than it says",
+                    ));
+                }
+                let own = segments.take(count as usize).collect();
+                map.restore(own)
+            }),
+        }
+    }
+
+    /// Anything else is a part: it is written anew with each checkpoint, and looked at with each command, so it should be small, and has to be at most
+    /// [`VALUE_BYTES`]. What grows with use belongs into a map.
+    ///
+    /// # Panics
+    /// When it does not encode.
+    pub fn value<T: Serialize + DeserializeOwned>(&mut self, value: &mut T) {
+        let encode = |value: &T| {
+            let bytes = postcard::to_stdvec(value);
+            bytes.unwrap_or_else(|error| panic!("a part of the state does not encode: {error}"))
+        };
+        match &mut self.does {
+            Does::Begin => {}
+            Does::Measure(measured) => {
+                let bytes = encode(value);
+                measured.bytes += bytes.len() as u64;
+                measured.too_large |= bytes.len() > VALUE_BYTES;
+                measured.values.push(bytes);
+            }
+            Does::Undo(before) => {
+                let before =
+                    before.pop_front().and_then(|before| postcard::from_bytes(&before).ok());
+                *value = before.unwrap_or_else(|| {
+                    panic!("the parts of the state are others than when the command began")
+                });
+            }
+            Does::Freeze(frozen) => encode_bytes(&encode(value), &mut frozen.head),
+            Does::Install(install) => install.part(|head, _| {
+                let bytes = head.bytes("a part of the state", VALUE_BYTES).map_err(malformed)?;
+                *value = postcard::from_bytes(&bytes).map_err(|_| {
+                    RestoreError::Contradiction("a part of the state is of another type")
+                })?;
+                Ok(())
+            }),
+        }
+    }
+}
+
+/// Why it does not decode.
+fn malformed(reason: DecodeError) -> RestoreError {
+    RestoreError::Malformed { index: 0, reason }
+}
+
+impl Install {
+    /// The next part, unless one before it failed.
+    fn part(
+        &mut self,
+        install: impl FnOnce(&mut Reader, &mut std::vec::IntoIter<Bytes>) -> Result<(), RestoreError>,
+    ) {
+        if self.outcome.is_ok() {
+            self.outcome = install(&mut self.head, &mut self.segments);
+        }
+    }
+}
+
+/// What an adapter does with the parts that a function names.
+pub(crate) struct All<'a> {
+    pub version: u16,
+    pub name: &'a mut dyn FnMut(&mut Parts),
+}
+
+impl All<'_> {
+    fn each(&mut self, does: Does) -> Does {
+        let mut parts = Parts { version: self.version, does };
+        (self.name)(&mut parts);
+        parts.does
+    }
+
+    /// A command begins: from here on it can be undone.
+    pub fn begin(&mut self) {
+        self.each(Does::Begin);
+    }
+
+    pub fn measure(&mut self) -> Measured {
+        match self.each(Does::Measure(Measured::default())) {
+            Does::Measure(measured) => measured,
+            _ => Measured::default(),
+        }
+    }
+
+    /// All is as it was when the command began; `values` are those of the measure before that.
+    pub fn undo(&mut self, values: &[Vec<u8>]) {
+        self.each(Does::Undo(values.iter().cloned().collect()));
+    }
+
+    pub fn freeze(&mut self) -> Frozen {
+        match self.each(Does::Freeze(Frozen::default())) {
+            Does::Freeze(frozen) => frozen,
+            _ => Frozen::default(),
+        }
+    }
+
+    /// Makes the state what was frozen in these segments.
+    ///
+    /// # Errors
+    /// When no state of these parts has them; it is not used any more then.
+    pub fn install(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
+        let mut segments = segments.into_iter();
+        let head = segments.next().ok_or(RestoreError::Contradiction("there is no segment"))?;
+        let install = Install { head: Reader::new(head), segments, outcome: Ok(()) };
+        let Does::Install(install) = self.each(Does::Install(install)) else { return Ok(()) };
+        install.outcome?;
+        install.head.finish().map_err(malformed)?;
+        match install.segments.len() {
+            0 => Ok(()),
+            _ => Err(RestoreError::Contradiction("there are more segments than the parts have")),
+        }
+    }
+}
+
+impl Frozen {
+    /// The map that has this segment, and which one it is of that map.
+    fn of_map(&self, mut index: usize) -> Option<(&Arc<dyn Snapshot>, usize)> {
+        index = index.checked_sub(1)?;
+        for map in &self.maps {
+            match index.checked_sub(map.segments()) {
+                Some(rest) => index = rest,
+                None => return Some((map, index)),
+            }
+        }
+        None
+    }
+}
+
+impl Snapshot for Frozen {
+    fn segments(&self) -> usize {
+        1 + self.maps.iter().map(|map| map.segments()).sum::<usize>()
+    }
+
+    fn segment(&self, index: usize) -> Bytes {
+        match self.of_map(index) {
+            Some((map, index)) => map.segment(index),
+            None => Bytes::copy_from_slice(&self.head),
+        }
+    }
+
+    fn entry(&self, index: usize) -> Entry {
+        match self.of_map(index) {
+            Some((map, index)) => map.entry(index),
+            None => Entry::of(&self.head),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! A map of any key and value, in segments that a snapshot shares.
+//!
+//! It is the store's map ([`SegmentMap`]) with typed keys and values: copied on write, digests remembered, segments split and merged by their
+//! size. While a command runs it keeps what the command overwrote, to be undone if that is refused.
+
+use crate::budget;
+use crate::key::Key;
+use perdura_execution::{RestoreError, Snapshot};
+use perdura_store::SegmentMap;
+use perdura_store::limits::{KEY_BYTES, VALUE_BYTES};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+/// What a key's entry was before, if there was one.
+type Overwritten = (Vec<u8>, Option<Vec<u8>>);
+
+/// An ordered map that may be large: a checkpoint writes the parts of it that changed, and a snapshot takes microseconds at any size.
+///
+/// Keys take up to [`KEY_BYTES`] and values up to [`VALUE_BYTES`] as they are encoded (values as by `postcard`, so whatever has `Serialize` and
+/// `Deserialize`; what gives its parts in another order each time, as a `HashMap` does, must not stand in one). A command that writes a larger
+/// one is refused, and undone.
+pub struct Sharded<K, V> {
+    map: SegmentMap,
+    // By the last command, in the order of its writes.
+    undo: Vec<Overwritten>,
+    too_large: bool,
+    typed: PhantomData<fn(K) -> V>,
+}
+
+impl<K, V> Default for Sharded<K, V> {
+    fn default() -> Sharded<K, V> {
+        Sharded { map: SegmentMap::new(), undo: Vec::new(), too_large: false, typed: PhantomData }
+    }
+}
+
+impl<K, V> Clone for Sharded<K, V> {
+    /// Shares all entries until one of the two changes them.
+    fn clone(&self) -> Sharded<K, V> {
+        let (map, undo) = (self.map.clone(), self.undo.clone());
+        Sharded { map, undo, too_large: self.too_large, typed: PhantomData }
+    }
+}
+
+impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Sharded<K, V> {
+        Sharded::default()
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.map.entries()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value of a key.
+    ///
+    /// # Panics
+    /// When it is of another type than `V`, so that the service has been changed without a new version of its own.
+    #[must_use]
+    pub fn get(&self, key: &K) -> Option<V> {
+        let key = key_of(key);
+        let found = self.map.get(&key);
+        budget::access(key.len() + found.map_or(0, <[u8]>::len));
+        found.map(value_of)
+    }
+
+    /// Whether a key has a value.
+    #[must_use]
+    pub fn contains(&self, key: &K) -> bool {
+        let key = key_of(key);
+        budget::access(key.len());
+        self.map.get(&key).is_some()
+    }
+
+    /// Writes an entry, and gives the value that the key had.
+    ///
+    /// # Panics
+    /// As [`Sharded::get`]; and when the value cannot be encoded.
+    pub fn insert(&mut self, key: impl Borrow<K>, value: impl Borrow<V>) -> Option<V> {
+        let key = key_of(key.borrow());
+        let value = postcard::to_stdvec(value.borrow())
+            .unwrap_or_else(|error| panic!("a value does not encode: {error}"));
+        budget::access(key.len() + value.len());
+        let before = self.map.get(&key).map(<[u8]>::to_vec);
+        if key.is_empty() || key.len() > KEY_BYTES || value.len() > VALUE_BYTES {
+            self.too_large = true;
+        } else {
+            self.keep(&key, before.as_deref());
+            // Whether it is too much is looked at when the command has ended.
+            let _ = self.map.put(&key, &value, u64::MAX);
+        }
+        before.as_deref().map(value_of)
+    }
+
+    /// Removes an entry, and gives its value.
+    ///
+    /// # Panics
+    /// As [`Sharded::get`].
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let key = key_of(key);
+        let before = self.map.get(&key).map(<[u8]>::to_vec);
+        budget::access(key.len() + before.as_ref().map_or(0, Vec::len));
+        let before = before?;
+        self.keep(&key, Some(&before));
+        self.map.remove(&key);
+        Some(value_of(&before))
+    }
+
+    /// All entries, ascending.
+    ///
+    /// # Panics
+    /// As [`Sharded::get`].
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (K, V)> {
+        self.between(Vec::new(), None)
+    }
+
+    /// The entries with keys in a range, ascending.
+    ///
+    /// # Panics
+    /// As [`Sharded::get`].
+    pub fn range(&self, keys: impl RangeBounds<K>) -> impl DoubleEndedIterator<Item = (K, V)> {
+        // No key begins another: the next possible one behind it is itself with one byte more.
+        let behind = |key: &K| {
+            let mut bytes = key_of(key);
+            bytes.push(0);
+            bytes
+        };
+        let start = match keys.start_bound() {
+            Bound::Unbounded => Vec::new(),
+            Bound::Included(key) => key_of(key),
+            Bound::Excluded(key) => behind(key),
+        };
+        let end = match keys.end_bound() {
+            Bound::Unbounded => None,
+            Bound::Included(key) => Some(behind(key)),
+            Bound::Excluded(key) => Some(key_of(key)),
+        };
+        self.between(start, end)
+    }
+
+    fn between(
+        &self,
+        start: Vec<u8>,
+        end: Option<Vec<u8>>,
+    ) -> impl DoubleEndedIterator<Item = (K, V)> {
+        self.map.range_within(start, end).map(|(key, value)| {
+            budget::access(key.len() + value.len());
+            let mut rest = key;
+            let found = K::decode_key(&mut rest).filter(|_| rest.is_empty());
+            let found = found.unwrap_or_else(|| panic!("{}", changed::<K>("key")));
+            (found, value_of(value))
+        })
+    }
+
+    fn keep(&mut self, key: &[u8], before: Option<&[u8]>) {
+        self.undo.push((key.to_vec(), before.map(<[u8]>::to_vec)));
+    }
+}
+
+/// What a service's parts are asked, whatever their types ([`crate::Parts`]).
+impl<K, V> Sharded<K, V> {
+    /// A command begins; what the one before overwrote is forgotten.
+    pub(crate) fn begin(&mut self) {
+        self.undo.clear();
+        self.too_large = false;
+    }
+
+    /// As it was at [`Sharded::begin`].
+    pub(crate) fn undo(&mut self) {
+        self.too_large = false;
+        for (key, before) in std::mem::take(&mut self.undo).into_iter().rev() {
+            match before {
+                Some(value) => drop(self.map.put(&key, &value, u64::MAX)),
+                None => drop(self.map.remove(&key)),
+            }
+        }
+    }
+
+    /// Whether the command wrote an entry that is larger than one may be.
+    pub(crate) fn has_too_large(&self) -> bool {
+        self.too_large
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.map.bytes()
+    }
+
+    pub(crate) fn segments(&self) -> usize {
+        self.map.segments()
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<dyn Snapshot> {
+        self.map.snapshot()
+    }
+
+    pub(crate) fn restore(&mut self, segments: Vec<bytes::Bytes>) -> Result<(), RestoreError> {
+        *self = Sharded { map: SegmentMap::restore(segments)?, ..Sharded::default() };
+        Ok(())
+    }
+}
+
+impl<K, V> fmt::Debug for Sharded<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharded").field("len", &self.map.entries()).finish_non_exhaustive()
+    }
+}
+
+fn key_of(key: &impl Key) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(32);
+    key.encode_key(&mut bytes);
+    bytes
+}
+
+fn value_of<V: DeserializeOwned>(bytes: &[u8]) -> V {
+    postcard::from_bytes(bytes).unwrap_or_else(|_| panic!("{}", changed::<V>("value")))
+}
+
+fn changed<T>(what: &str) -> String {
+    format!(
+        "a {what} in the state is no {}: the type was changed without a new version of the service that reads what there was",
+        std::any::type_name::<T>()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn it_is_a_map_in_the_order_of_its_keys_and_undoes_what_is_refused() {
+        let mut map: Sharded<(String, i32), Vec<u64>> = Sharded::new();
+        let mut model = BTreeMap::new();
+        let mut state = 7u64;
+        for round in 0..300u64 {
+            map.begin();
+            let before = model.clone();
+            for _ in 0..20 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
+                let number = (state >> 40) as i32 % 200 - 100;
+                let key = (format!("k{}", number % 7), number);
+                if state >> 60 < 10 {
+                    let value = vec![state; (state >> 33) as usize % 200];
+                    assert_eq!(map.insert(&key, &value), model.insert(key, value));
+                } else {
+                    assert_eq!(map.remove(&key), model.remove(&key));
+                }
+            }
+            if round % 3 == 0 {
+                map.undo();
+                model = before;
+            }
+            assert!(map.iter().eq(model.clone()));
+            assert_eq!(map.len(), model.len() as u64);
+            let (low, high) = (("k1".to_owned(), -50), ("k4".to_owned(), 20));
+            let expected = |range: (Bound<_>, Bound<_>)| {
+                assert!(
+                    map.range(range.clone())
+                        .eq(model.range(range).map(|(k, v)| (k.clone(), v.clone())))
+                );
+            };
+            expected((Bound::Included(low.clone()), Bound::Excluded(high.clone())));
+            expected((Bound::Excluded(low.clone()), Bound::Included(high.clone())));
+            expected((Bound::Unbounded, Bound::Included(low)));
+            assert_eq!(
+                map.iter().next_back(),
+                model.last_key_value().map(|(k, v)| (k.clone(), v.clone()))
+            );
+            assert_eq!(map.contains(&high), model.contains_key(&high));
+            assert_eq!(map.get(&high), model.get(&high).cloned());
+        }
+        let snapshot = map.snapshot();
+        assert!(snapshot.segments() > 1);
+        let segments = (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect();
+        let mut restored = Sharded::new();
+        restored.restore(segments).unwrap();
+        assert!(restored.iter().eq(model) && restored.bytes() == map.bytes());
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_written_and_said() {
+        let mut map: Sharded<Vec<u8>, Vec<u8>> = Sharded::new();
+        map.begin();
+        map.insert(vec![1; 4000], vec![1; 1_000_000]);
+        assert!(!map.has_too_large());
+        map.insert(vec![1; 4100], vec![]);
+        assert!(map.has_too_large());
+        map.begin();
+        map.insert(vec![], vec![1; 1_100_000]);
+        assert!(map.has_too_large() && map.len() == 1);
+    }
+}

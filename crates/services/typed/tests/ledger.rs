@@ -1,0 +1,273 @@
+//! Accounts and transfers, and what clients do wrong.
+
+use bytes::Bytes;
+use perdura_execution::{ExecutionContext, Meter, RestoreError, Service as _, StateLimit};
+use perdura_protocol::{ClusterId, Digest, PublicKey, SessionId, Slot, Time, limits};
+use perdura_typed::{Context, Parts, Service, Sharded, Typed};
+use serde::{Deserialize, Serialize};
+
+#[derive(Default)]
+struct Ledger {
+    accounts: Sharded<String, u64>,
+    total: u64,
+    // From version 2 on.
+    notes: Sharded<u32, Vec<u8>>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Command {
+    Open(String, u64),
+    Transfer {
+        from: String,
+        to: String,
+        amount: u64,
+    },
+    Note(u32, Vec<u8>),
+    /// Writes much, and fails.
+    Fail(u32),
+    /// Never ends by itself.
+    Loop,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Query {
+    Balance(String),
+    Total,
+    All,
+}
+
+#[derive(Serialize, Deserialize, PartialEq, Debug)]
+enum Refused {
+    NoAccount(String),
+    Short { missing: u64 },
+    AsATest(Vec<u8>),
+}
+
+impl Ledger {
+    fn balance(&self, account: &String) -> Result<u64, Refused> {
+        self.accounts.get(account).ok_or_else(|| Refused::NoAccount(account.clone()))
+    }
+}
+
+impl Service for Ledger {
+    const NAME: &'static str = "ledger";
+    const VERSION: u16 = 2;
+    type Command = Command;
+    type Query = Query;
+    type Reply = u64;
+    type Error = Refused;
+
+    fn execute(&mut self, context: &Context<'_>, command: Command) -> Result<u64, Refused> {
+        match command {
+            Command::Open(account, amount) => {
+                self.total += amount - self.accounts.insert(account, amount).unwrap_or_default();
+                Ok(self.total)
+            }
+            Command::Transfer { from, to, amount } => {
+                // The first write is undone where the second is not to be.
+                let had = self.balance(&from)?;
+                self.accounts.insert(&from, had.wrapping_sub(amount));
+                let has = self.balance(&to)?;
+                self.accounts.insert(&to, has + amount);
+                let missing = amount.saturating_sub(had);
+                if missing > 0 { Err(Refused::Short { missing }) } else { Ok(has + amount) }
+            }
+            Command::Note(number, bytes) => {
+                assert!(context.version() == 2);
+                self.notes.insert(number, bytes);
+                Ok(self.notes.len())
+            }
+            Command::Fail(bytes) => {
+                self.total = 0;
+                for number in 0..100u64 {
+                    self.accounts.insert(number.to_string(), number);
+                }
+                self.accounts.remove(&"a".to_owned());
+                Err(Refused::AsATest(vec![7; bytes as usize]))
+            }
+            Command::Loop => loop {
+                self.accounts.insert("a".to_owned(), self.total);
+                self.total += 1;
+            },
+        }
+    }
+
+    fn query(&self, query: Query) -> Result<u64, Refused> {
+        match query {
+            Query::Balance(account) => self.balance(&account),
+            Query::Total => Ok(self.total),
+            Query::All => Ok(self.accounts.iter().map(|(_, amount)| amount).sum()),
+        }
+    }
+
+    fn parts(&mut self, parts: &mut Parts) {
+        parts.map(&mut self.accounts);
+        parts.value(&mut self.total);
+        if parts.version() >= 2 {
+            parts.map(&mut self.notes);
+        }
+    }
+}
+
+struct Run(Typed<Ledger>);
+
+fn postcard(kind: u8, what: &impl Serialize) -> Vec<u8> {
+    postcard::to_extend(what, vec![kind]).unwrap()
+}
+
+impl Run {
+    fn new() -> Run {
+        let mut typed = Typed::new(1 << 20);
+        typed.set_version(2);
+        Run(typed)
+    }
+
+    fn raw(&mut self, command: &[u8]) -> Result<Bytes, String> {
+        let session = SessionId { client: PublicKey([3; 32]), nonce: 0 };
+        let context = ExecutionContext {
+            slot: Slot(1),
+            time: Time(5),
+            clock: Time(5),
+            session,
+            number: 1,
+            cluster: ClusterId([0; 16]),
+            batch: Digest::ZERO,
+            administrator: PublicKey([1; 32]),
+            other: None,
+            meter: Meter::up_to(limits::COMMAND_COST),
+        };
+        self.0.execute(&context, command)
+    }
+
+    fn run(&mut self, command: &Command) -> Result<Result<u64, Refused>, String> {
+        let reply = self.raw(&postcard(0, command))?;
+        Ok(match reply[0] {
+            0 => Ok(postcard::from_bytes(&reply[1..]).unwrap()),
+            _ => Err(postcard::from_bytes(&reply[1..]).unwrap()),
+        })
+    }
+
+    fn ask(&self, query: &Query) -> u64 {
+        let meter = Meter::up_to(limits::COMMAND_COST);
+        let answer = self.0.query_by(PublicKey([3; 32]), &postcard(1, query), &meter);
+        let answer = answer.unwrap().unwrap();
+        assert_eq!(answer[0], 0);
+        postcard::from_bytes(&answer[1..]).unwrap()
+    }
+
+    fn segments(&self) -> Vec<Bytes> {
+        let snapshot = self.0.snapshot();
+        let segments: Vec<Bytes> = (0..snapshot.segments()).map(|i| snapshot.segment(i)).collect();
+        for (index, segment) in segments.iter().enumerate() {
+            assert_eq!(snapshot.entry(index), perdura_execution::Entry::of(segment));
+        }
+        segments
+    }
+}
+
+fn open(account: &str, amount: u64) -> Command {
+    Command::Open(account.to_owned(), amount)
+}
+
+fn transfer(from: &str, to: &str, amount: u64) -> Command {
+    Command::Transfer { from: from.to_owned(), to: to.to_owned(), amount }
+}
+
+#[test]
+fn a_refused_command_changes_nothing_whatever_it_wrote() {
+    let mut run = Run::new();
+    assert_eq!(run.run(&open("a", 70)), Ok(Ok(70)));
+    assert_eq!(run.run(&open("b", 30)), Ok(Ok(100)));
+    assert_eq!(run.run(&transfer("a", "b", 20)), Ok(Ok(50)));
+    let before = (run.segments(), run.0.state_bytes());
+    let refused = [
+        (transfer("a", "b", 51), Refused::Short { missing: 1 }),
+        (transfer("a", "c", 1), Refused::NoAccount("c".to_owned())),
+        (Command::Fail(100), Refused::AsATest(vec![7; 100])),
+    ];
+    for (command, error) in refused {
+        assert_eq!(run.run(&command), Ok(Err(error)));
+        assert_eq!((run.segments(), run.0.state_bytes()), before);
+    }
+    let unfit = [
+        (Command::Fail(5000), "with an error of 50"),
+        (Command::Loop, "more work"),
+        (Command::Note(1, vec![0; 1_100_000]), "would be larger"),
+    ];
+    for (command, words) in unfit {
+        let said = run.run(&command).unwrap_err();
+        assert!(said.contains(words), "{said}");
+        assert_eq!((run.segments(), run.0.state_bytes()), before);
+    }
+    for bytes in [&[][..], &[0], &[2, 0], &[0, 9], &[0, 4, 0]] {
+        assert!(run.raw(bytes).unwrap_err().contains("malformed"));
+    }
+    assert_eq!(run.ask(&Query::Balance("b".to_owned())), 50);
+    assert_eq!((run.ask(&Query::Total), run.ask(&Query::All)), (100, 100));
+    assert!(
+        run.0
+            .query_by(PublicKey([3; 32]), &postcard(0, &open("c", 1)), &Meter::default())
+            .is_none()
+    );
+}
+
+#[test]
+fn a_state_is_restored_as_it_was() {
+    let mut run = Run::new();
+    for number in 0..3_000 {
+        run.run(&open(&format!("account-{number}"), number)).unwrap().unwrap();
+    }
+    run.run(&Command::Note(4, vec![1, 2, 3])).unwrap().unwrap();
+    let segments = run.segments();
+    assert!(segments.len() > 4);
+    let mut other = Run::new();
+    other.run(&open("gone", 1)).unwrap().unwrap();
+    other.0.restore(segments.clone()).unwrap();
+    assert_eq!((other.segments(), other.0.state_bytes()), (segments.clone(), run.0.state_bytes()));
+    assert_eq!(other.ask(&Query::Total), 2_999 * 1_500);
+    assert_eq!(other.run(&transfer("account-7", "account-8", 7)), Ok(Ok(15)));
+    // What no state gives is refused.
+    let broken: [Vec<Bytes>; 4] = [
+        vec![],
+        segments[..segments.len() - 1].to_vec(),
+        [segments.clone(), vec![segments[1].clone()]].concat(),
+        [vec![segments[0].slice(1..)], segments[1..].to_vec()].concat(),
+    ];
+    for segments in broken {
+        let refused: Result<(), RestoreError> = Run::new().0.restore(segments);
+        assert!(refused.is_err());
+    }
+}
+
+#[test]
+fn a_part_of_a_later_version_is_there_from_that_version_on() {
+    let mut first = Run(Typed::new(1 << 20));
+    first.run(&open("a", 1)).unwrap().unwrap();
+    let segments = first.segments();
+    assert_eq!(segments.len(), 2);
+    let mut second = Run(Typed::new(1 << 20));
+    second.0.restore(segments.clone()).unwrap();
+    assert_eq!(second.segments(), segments);
+    second.0.set_version(2);
+    assert_eq!(second.segments().len(), 3);
+    assert_eq!(second.run(&Command::Note(4, vec![1])), Ok(Ok(1)));
+}
+
+#[test]
+fn a_full_state_takes_what_does_not_grow_it() {
+    let mut run = Run::new();
+    run.0.set_state_limit(StateLimit::of_bytes(10_000));
+    let mut taken = 0;
+    while run.run(&open(&taken.to_string(), 5)).is_ok() {
+        taken += 1;
+    }
+    assert!((50..200).contains(&taken), "{taken}");
+    let said = run.run(&open("one more", 5)).unwrap_err();
+    assert!(said.contains("the state is full"), "{said}");
+    assert_eq!(run.run(&transfer("3", "4", 5)), Ok(Ok(10)));
+    assert_eq!(run.ask(&Query::All), 5 * taken);
+    run.0.set_state_limit(StateLimit { bytes: 1 << 20, segments: 2 });
+    assert!(run.run(&open("one more", 5)).is_err());
+    run.0.set_state_limit(StateLimit::of_bytes(1 << 20));
+    assert!(run.run(&open("one more", 5)).is_ok());
+}

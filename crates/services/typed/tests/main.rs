@@ -1,0 +1,3 @@
+//! A service in types, as replicas run it.
+
+mod ledger;
