@@ -304,8 +304,9 @@ fn read_lines(
             continue;
         }
         let Ok(place) = handle.block_on(Arc::clone(places).acquire_owned()) else { break };
-        if !tally.begin(number) {
-            break;
+        while !tally.begin(number) {
+            // Whoever stopped it ends the process when the lines that were begun are answered.
+            std::thread::park();
         }
         if lines.send(Line { number, content, place }).is_err() {
             break;
