@@ -93,7 +93,7 @@ pub fn service<S: Service>() -> ExitCode {
     let done = match arguments.command {
         Command::Init(arguments) => init::run_own(&arguments, &own, name),
         Command::Dev(arguments) => dev::run_own(&arguments, &own),
-        Command::Replica(arguments) => replica::run_own::<S>(&arguments),
+        Command::Replica(arguments) => replica::run_own::<S>(&arguments, name),
         Command::Client(arguments) => client_keys::run(&arguments),
         Command::Admin(arguments) => admin::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),

@@ -19,8 +19,10 @@ use crate::client_keys::alone;
 use crate::command::CLUSTER_VARIABLE;
 use crate::connect::{administrator, connect, load_groups, parse_duration, runtime};
 use crate::health;
+use crate::local::Kind;
 use crate::members::make_known;
 use crate::shell;
+use crate::steps::Replaced;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura_client::{CallError, Options, Refusal, Reply};
@@ -31,11 +33,13 @@ use perdura_cluster::config::{
     Cluster, PENDING_REPLICA_FILE, PartitionedCluster, REPLICA_FILE, ReplicaEntry, ReplicaFile,
     SERVER_FILE, ServerFile, files,
 };
+use perdura_cluster::create::{Place, is_of_one_machine};
 use perdura_durability::FileDisk;
 use perdura_protocol::{AdminCommand, PartitionId, RefusalReason, ReplicaId, Slot};
 use perdura_replica::node::StateTransfer;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -80,8 +84,8 @@ const ASK: Duration = Duration::from_secs(3);
 /// Longest wait for those that have just started.
 const START: Duration = Duration::from_secs(10);
 
-/// Runs the command.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+/// Runs the command; `program` is how one with a service of its own is called.
+pub fn run(arguments: &Arguments, program: Option<&str>) -> Result<ExitCode> {
     let dir = &arguments.cluster;
     // The file names one replacement after the other; two at once would lose one of them.
     load_groups(dir)?;
@@ -136,19 +140,51 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         cluster.partition_text(),
         new.incarnation
     );
+    say!("{}", what_is_left(&home, &cluster, id, &new, moved.as_deref(), program)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What whoever replaces it has to do now: nearly nothing where it runs here.
+fn what_is_left(
+    home: &Home,
+    cluster: &Cluster,
+    id: ReplicaId,
+    new: &ReplicaFile,
+    moved: Option<&Path>,
+    program: Option<&str>,
+) -> Result<String> {
+    let is_here = is_of_one_machine(&cluster.replicas[id.index()].address);
+    let mut text = String::new();
     if let Some(moved) = moved {
-        say!("its old data is in {}; delete it when you no longer want it", moved.display());
+        let what = if is_here { "its old data" } else { "what this machine had of its data" };
+        text = format!("{what} is in {}; delete it when you no longer want it\n", moved.display());
     }
     let config = shell::path(&home.file());
     match home.member {
-        None => say!("start it with: perdura replica --config {config}"),
-        Some(_) => {
-            say!(
-                "stop its server if that runs, and start it with: perdura server --config {config}"
-            )
+        None if is_here => {
+            let program = shell::word(program.unwrap_or("perdura"));
+            return Ok(text + &format!("start it with: {program} replica --config {config}"));
         }
+        Some(_) if is_here => {
+            let how = "stop its server if that runs, and start it with: perdura server --config";
+            return Ok(text + &format!("{how} {config}"));
+        }
+        _ => {}
     }
-    Ok(ExitCode::SUCCESS)
+    let entries = |of: &Cluster| of.replicas.iter().map(|one| one.address.clone()).collect();
+    let (what, number, addresses) = match home.member {
+        None => (Kind::Replica, id.index(), entries(cluster)),
+        Some((_, server)) => {
+            let whole = PartitionedCluster::load(&cluster.path)?;
+            let addresses = whole.servers.into_iter().map(|one| one.address).collect();
+            (Kind::Server, server, addresses)
+        }
+    };
+    let addresses: Vec<String> = addresses;
+    let (dir, data, former) =
+        (files::directory_of(&cluster.path), &new.data_path, new.incarnation.saturating_sub(1));
+    let of = Replaced { dir: &dir, what, number, data, former, addresses: &addresses, program };
+    Ok(text + &of.steps())
 }
 
 /// The group of which a replica is to be replaced.
@@ -361,32 +397,54 @@ fn pending(home: &Home, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile>
         return Ok(file);
     }
     let own = &home.own;
-    fs::create_dir_all(own).with_context(|| format!("cannot make {}", own.display()))?;
-    // With the replica's file gone too, it comes back where the others look for it.
+    // As init makes it: keys and data are in it.
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(own);
+    made.with_context(|| format!("cannot make {}", own.display()))?;
     let data = match home.member {
         None => "data".to_owned(),
         Some((partition, _)) => format!("partition-{partition}"),
     };
     let places = match home.current()? {
         Some(current) => current,
-        None => ReplicaFile {
-            path: home.file(),
-            id: id.0,
-            incarnation: entry.incarnation,
-            key: fresh_key()?,
-            cluster_path: Path::new("..").join(perdura_cluster::config::CLUSTER_FILE),
-            data_path: PathBuf::from(data),
-            listen: entry.address.clone(),
-            http: Some(entry.http.clone()),
-            checkpoint_mb_s: 0,
-            scrub_interval_s: SCRUB_INTERVAL_S,
-            state_transfer: StateTransfer::default(),
-        },
+        None => without_a_file(home, id, entry, data)?,
     };
     let incarnation = entry.incarnation.checked_add(1).context("no incarnation is left")?;
     let file = ReplicaFile { path: path.clone(), incarnation, key: fresh_key()?, ..places };
     file.store(&path)?;
     Ok(file)
+}
+
+/// What `init` would have made of a replica whose file is not here: the others know where it is found, and nobody what else it said.
+fn without_a_file(
+    home: &Home,
+    id: ReplicaId,
+    entry: &ReplicaEntry,
+    data: String,
+) -> Result<ReplicaFile> {
+    let place = Place::found_at(&entry.address, &entry.http);
+    // A server's file that is here stays as it is but for the member.
+    if !home.file().exists() {
+        say!(
+            "there is no {}: the new one listens on {}, serves HTTP on {}, and has what init gives for all else, checkpoint_mb_s, \
+             scrub_interval_s and state_transfer among it. Change it before the start where the old one said otherwise",
+            home.file().display(),
+            place.listen(),
+            place.http_listen()
+        );
+    }
+    Ok(ReplicaFile {
+        path: home.file(),
+        id: id.0,
+        incarnation: entry.incarnation,
+        key: fresh_key()?,
+        cluster_path: Path::new("..").join(perdura_cluster::config::CLUSTER_FILE),
+        data_path: PathBuf::from(data),
+        listen: place.listen().to_owned(),
+        http: Some(place.http_listen().to_owned()),
+        checkpoint_mb_s: 0,
+        scrub_interval_s: SCRUB_INTERVAL_S,
+        state_transfer: StateTransfer::default(),
+    })
 }
 
 /// Orders the replacement; gives the configuration and the first slot in which it counts.
@@ -488,6 +546,39 @@ fn move_content_aside(data: &Path) -> Result<Option<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perdura_cluster::ServiceKind;
+    use perdura_cluster::config::CLUSTER_FILE;
+    use perdura_protocol::Faults;
+    use perdura_protocol::configuration::Durability;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Where what `init` said to remove was removed, the replica listens again where it did.
+    #[test]
+    fn a_file_that_is_gone_comes_back_as_init_made_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let hosts = ["db0", "10.0.0.2", "fe80::1"].map(str::to_owned);
+        for (name, hosts, public) in
+            [("on", &hosts[..], false), ("open", &hosts, true), ("here", &[], false)]
+        {
+            let dir = directory.path().join(name);
+            let places = Place::all(3, hosts, Some(7000), public).unwrap();
+            let (faults, service) = (Faults::new(1, 0).unwrap(), ServiceKind::KeyValue.name());
+            perdura_cluster::create::make(&dir, faults, Durability::Sync, service, |_| {}, &places)
+                .unwrap();
+            let cluster = Cluster::load(&dir.join(CLUSTER_FILE)).unwrap();
+            for id in (0..3).map(ReplicaId) {
+                let home = Home::of(&dir, id, &cluster).unwrap();
+                let made = home.current().unwrap().unwrap();
+                fs::remove_dir_all(&home.own).unwrap();
+                let new = pending(&home, id, &cluster).unwrap();
+                let told = |file: &ReplicaFile| {
+                    (file.listen.clone(), file.http.clone(), file.data_path.clone())
+                };
+                assert_eq!(told(&new), told(&made));
+                assert_eq!(fs::metadata(&home.own).unwrap().permissions().mode() & 0o777, 0o700);
+            }
+        }
+    }
 
     #[test]
     fn the_content_of_a_directory_that_cannot_be_moved_goes_into_it() {

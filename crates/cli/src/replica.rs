@@ -46,7 +46,7 @@ enum Command {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(Command::Reinit(arguments)) = &arguments.command {
-        return reinit::run(arguments);
+        return reinit::run(arguments, None);
     }
     let Some(path) = &arguments.config else { anyhow::bail!("give --config FILE") };
     if let Some(parent) = arguments.parent {
@@ -107,10 +107,10 @@ pub struct OwnArguments {
     parent: Option<u32>,
 }
 
-/// Runs the command of a program with a service of its own.
-pub fn run_own<S: Service>(arguments: &OwnArguments) -> Result<ExitCode> {
+/// Runs the command of a program with a service of its own, which is called so.
+pub fn run_own<S: Service>(arguments: &OwnArguments, program: &str) -> Result<ExitCode> {
     if let Some(Command::Reinit(arguments)) = &arguments.command {
-        return reinit::run(arguments);
+        return reinit::run(arguments, Some(program));
     }
     let Some(path) = &arguments.config else { anyhow::bail!("give --config FILE") };
     if let Some(parent) = arguments.parent {

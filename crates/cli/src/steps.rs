@@ -5,7 +5,7 @@ use crate::local::Kind;
 use crate::shell;
 use perdura_cluster::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE};
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Component, Path};
 
 /// Whom the units run as, and what he owns on each host.
 const USER: &str = "perdura";
@@ -105,6 +105,144 @@ fn on_hosts(dir: &Path, what: Kind, hosts: &[String]) -> String {
     text
 }
 
+/// A replica in a new incarnation, whose files are here and belong on another host.
+pub struct Replaced<'a> {
+    /// The directory of the cluster's files.
+    pub dir: &'a Path,
+    /// Whether it is a replica of its own, or a member of a server.
+    pub what: Kind,
+    /// Of the replica, or of its server.
+    pub number: usize,
+    /// Its data directory, as its file has it.
+    pub data: &'a Path,
+    /// The incarnation that it replaces.
+    pub former: u32,
+    /// Where others find each replica, or each server: `host:port`.
+    pub addresses: &'a [String],
+    /// How a program with a service of its own is called, which has neither unit nor user of this one's.
+    pub program: Option<&'a str>,
+}
+
+impl Replaced<'_> {
+    /// What to do, in order.
+    pub fn steps(&self) -> String {
+        let (name, number) = (self.what.name(), self.number);
+        let home = if self.program.is_some() { "DIR" } else { HOME };
+        let own = format!("{name}-{number}");
+        let mut text = self.stop(home, &own);
+        // Nothing else of its directory: there is what was moved aside here, and of a server older data of other members.
+        let here = |file: &str| shell::path(&self.dir.join(format!("./{file}")));
+        let (cluster, file) =
+            (here(CLUSTER_FILE), here(&format!("{own}/{}", self.what.own_file())));
+        let data = match self.data_is_below() {
+            true => format!(" {}", here(&format!("{own}/{}", self.data.display()))),
+            false => String::new(),
+        };
+        let _ = writeln!(
+            text,
+            "2. Copy the new files there:\n  {} {cluster} {file}{data} {}",
+            self.rsync(),
+            self.to(number, home)
+        );
+        let mut told = vec![host(&self.addresses[number])];
+        let mut others = String::new();
+        for (other, address) in self.addresses.iter().enumerate() {
+            if !told.contains(&host(address)) {
+                told.push(host(address));
+                let _ = writeln!(others, "  {} {cluster} {}", self.rsync(), self.to(other, home));
+            }
+        }
+        let _ = writeln!(
+            text,
+            "3. Copy the new cluster.toml to the other hosts, and to clients; what runs needs no restart:\n{}",
+            others.trim_end()
+        );
+        text + &self.start(home, &own)
+    }
+
+    fn stop(&self, home: &str, own: &str) -> String {
+        let (name, number) = (self.what.name(), self.number);
+        let mut text = format!(
+            "1. On {}, stop the old one, if it runs, and move its data aside, if any is left",
+            bare(host(&self.addresses[number]))
+        );
+        if self.what == Kind::Server {
+            text.push_str(". Other members of the server stop with it, and come back with it");
+        }
+        let old = format!("{home}/{own}/{}", self.data.display());
+        let aside = format!("{old}.old-{}", self.former);
+        let is_below = self.data_is_below();
+        if !is_below {
+            let _ = write!(
+                text,
+                ". Its data directory is {} there: take the one that was formatted here to the same place",
+                self.data.display()
+            );
+        } else {
+            text.push_str(". Where its data directory is a mount of its own, move what is in it");
+        }
+        text.push_str(":\n");
+        let at = self.at();
+        if self.program.is_none() {
+            let _ = writeln!(text, "  ssh {at} systemctl stop perdura-{name}@{number}");
+        }
+        if is_below {
+            // The shell there reads it once more.
+            let word = |path: &str| shell::word(&shell::word(path));
+            let _ = writeln!(text, "  ssh {at} mv -T {} {}", word(&old), word(&aside));
+        }
+        text
+    }
+
+    fn start(&self, home: &str, own: &str) -> String {
+        let (name, number, file) = (self.what.name(), self.number, self.what.own_file());
+        let start = match self.program {
+            None => format!("ssh {} systemctl enable --now perdura-{name}@{number}", self.at()),
+            Some(program) => {
+                format!("{} {name} --config {home}/{own}/{file}", shell::word(program))
+            }
+        };
+        let health = shell::word(self.program.unwrap_or("perdura"));
+        format!(
+            "4. Start it on its host:\n  {start}\n\
+             5. See from here that it has caught up, and only then remove here what was copied, for a copy that is started too takes the place of the \
+             original:\n  {health} health --cluster {}\n  rm -r {}",
+            shell::path(self.dir),
+            shell::path(&self.dir.join(own))
+        )
+    }
+
+    /// Whether it is copied with the directory that it is in.
+    fn data_is_below(&self) -> bool {
+        self.data.components().all(|part| matches!(part, Component::Normal(_)))
+    }
+
+    fn rsync(&self) -> String {
+        match self.program {
+            None => format!("rsync -aR --chown={USER}:{USER}"),
+            Some(_) => "rsync -aR".to_owned(),
+        }
+    }
+
+    fn to(&self, number: usize, home: &str) -> String {
+        let host = bracketed(host(&self.addresses[number]));
+        shell::word(&match self.program {
+            None => format!("root@{host}:{home}/"),
+            Some(_) => format!("{host}:{home}/"),
+        })
+    }
+
+    fn at(&self) -> String {
+        let host = bare(host(&self.addresses[self.number]));
+        shell::word(&if self.program.is_some() { host.to_owned() } else { format!("root@{host}") })
+    }
+}
+
+/// That of `host:port`.
+fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
 /// As it stands before a colon.
 fn bracketed(host: &str) -> String {
     match host.contains(':') {
@@ -174,6 +312,47 @@ mod tests {
                 assert!(documented.contains(line), "no {line} in docs/deploy.md");
             }
         }
+    }
+
+    #[test]
+    fn what_is_printed_of_a_replacement_can_be_copied() {
+        let addresses = ["db0:7400", "[fe80::1]:7400", "db0:7402", "db3:7400"].map(str::to_owned);
+        let of = |what, number, data| Replaced {
+            dir: Path::new("my prod"),
+            what,
+            number,
+            data: Path::new(data),
+            former: 4,
+            addresses: &addresses,
+            program: None,
+        };
+        let text = of(Kind::Replica, 1, "data").steps();
+        assert_eq!(
+            commands(&text),
+            [
+                "ssh root@fe80::1 systemctl stop perdura-replica@1",
+                "ssh root@fe80::1 mv -T /var/lib/perdura/replica-1/data /var/lib/perdura/replica-1/data.old-4",
+                "rsync -aR --chown=perdura:perdura 'my prod/./cluster.toml' 'my prod/./replica-1/replica.toml' 'my prod/./replica-1/data' \
+                 'root@[fe80::1]:/var/lib/perdura/'",
+                "rsync -aR --chown=perdura:perdura 'my prod/./cluster.toml' root@db0:/var/lib/perdura/",
+                "rsync -aR --chown=perdura:perdura 'my prod/./cluster.toml' root@db3:/var/lib/perdura/",
+                "ssh root@fe80::1 systemctl enable --now perdura-replica@1",
+                "perdura health --cluster 'my prod'",
+                "rm -r 'my prod/replica-1'",
+            ]
+        );
+        let text = of(Kind::Server, 2, "partition-0").steps();
+        let told = [
+            "ssh root@db0 mv -T /var/lib/perdura/server-2/partition-0 /var/lib/perdura/server-2/partition-0.old-4",
+            "rsync -aR --chown=perdura:perdura 'my prod/./cluster.toml' 'my prod/./server-2/server.toml' 'my prod/./server-2/partition-0' \
+             root@db0:/var/lib/perdura/",
+        ];
+        assert!(told.iter().all(|one| commands(&text).contains(one)), "{text}");
+        let text = of(Kind::Replica, 0, "/srv/d").steps();
+        assert!(text.contains("directory is /srv/d there") && !text.contains("mv -T"), "{text}");
+        let text = Replaced { program: Some("counter"), ..of(Kind::Replica, 0, "data") }.steps();
+        assert!(!text.contains("systemctl") && !text.contains("root@"), "{text}");
+        assert!(commands(&text).contains(&"counter replica --config DIR/replica-0/replica.toml"));
     }
 
     #[test]

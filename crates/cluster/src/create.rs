@@ -26,7 +26,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-pub use places::{Place, PlacesError};
+pub use places::{Place, PlacesError, is_of_one_machine};
 
 /// Name of the client whose key is registered from the start.
 const FIRST_CLIENT: &str = "default";

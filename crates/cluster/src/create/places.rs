@@ -89,6 +89,36 @@ impl Place {
         Place { address, listen, http_listen: http.clone(), http }
     }
 
+    /// The place of a replica that others find at `address`, and its status at `http`, of whose own file nothing is left: on loopback
+    /// as it is, else on any address of its host, as [`Place::all`] makes it. What these name there need not be an address of that host.
+    #[must_use]
+    pub fn found_at(address: &str, http: &str) -> Place {
+        let listen = |at: &str| match at.rsplit_once(':') {
+            Some((host, port)) if !is_of_one_machine(at) => {
+                format!("{}:{port}", any_address(host.contains(':')))
+            }
+            _ => at.to_owned(),
+        };
+        Place {
+            listen: listen(address),
+            http_listen: listen(http),
+            address: address.to_owned(),
+            http: http.to_owned(),
+        }
+    }
+
+    /// `host:port` where it listens for replicas and clients.
+    #[must_use]
+    pub fn listen(&self) -> &str {
+        &self.listen
+    }
+
+    /// `host:port` where it serves its status.
+    #[must_use]
+    pub fn http_listen(&self) -> &str {
+        &self.http_listen
+    }
+
     /// Places for `n` replicas: on `hosts`, each with port `base_port` (7400) for the protocol and the next for HTTP, and two more for each
     /// further replica of one host; or without them on this machine, where replica I gets port `base_port` + 2 I, and without that free ones. With
     /// `public_http` HTTP is served to the network and not on loopback only.
@@ -140,7 +170,7 @@ impl Place {
             true => format!("[{host}]"),
             false => host.clone(),
         };
-        let any = if ipv6 { "[::]" } else { "0.0.0.0" };
+        let any = any_address(ipv6);
         let (http_host, http_any) =
             if public_http { (bracketed.as_str(), any) } else { ("127.0.0.1", "127.0.0.1") };
         Place {
@@ -151,6 +181,21 @@ impl Place {
             http_listen: format!("{http_any}:{http_port}"),
         }
     }
+}
+
+/// All addresses of a host, of one kind, as they stand before a port.
+fn any_address(ipv6: bool) -> &'static str {
+    if ipv6 { "[::]" } else { "0.0.0.0" }
+}
+
+/// Whether `host:port` is found by the machine alone on which it is. Names are not looked up: what they mean elsewhere is not known here,
+/// and many a host has its own name on loopback.
+#[must_use]
+pub fn is_of_one_machine(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
+    host == "localhost" || host.parse().is_ok_and(is_loopback)
 }
 
 /// A name that means this machine here means each of the others there. Names that do not resolve here, or not soon, may resolve
@@ -261,5 +306,25 @@ mod tests {
             assert!(matches!(places, Err(PlacesError::Host(_))), "{host}");
         }
         assert!(Place::all(3, &[], Some(65_533), false).is_err());
+    }
+
+    /// As `all` made it, as far as it can be known from what the others have.
+    #[test]
+    fn a_place_is_found_again_from_its_addresses() {
+        for hosts in [&["db0", "10.0.0.2", "fe80::1"][..], &[]] {
+            let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+            for public in [false, true] {
+                for place in Place::all(3, &hosts, Some(7000), public).unwrap() {
+                    let found = Place::found_at(&place.address, &place.http);
+                    let listens = (found.listen(), found.http_listen());
+                    assert_eq!(listens, (place.listen(), place.http_listen()));
+                    assert_eq!(is_of_one_machine(&place.address), hosts.is_empty());
+                }
+            }
+        }
+        for local in ["localhost:1", "127.0.1.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(is_of_one_machine(local), "{local}");
+            assert_eq!(Place::found_at(local, local).listen(), local);
+        }
     }
 }
