@@ -16,7 +16,7 @@ use std::time::Duration;
 ///
 /// First asks all replicas what they run and could run, and says so; then orders the highest versions that all know. They hold from the
 /// next batch on, and are never lowered: older programs cannot run the replicas afterwards. Refused where it is not known of a
-/// replica that it can run them.
+/// replica that it can run them. Where there is nothing to raise, but not every replica said so, it fails.
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let groups = load_groups(&how.cluster)?;
     let key = administrator(&how.cluster, &groups[0])?;
     let rolls = health::ask_each(&groups, &key, how.timeout.min(ASK))?;
-    let (mut raised, mut is_doubtful) = (Vec::new(), false);
+    let (mut raised, mut is_doubtful, mut all_said) = (Vec::new(), false, true);
     for (group, roll) in groups.iter().zip(&rolls) {
         let of = group.partition_text();
         show(&of, roll);
@@ -58,16 +58,22 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 "whoever says that it can run less has an older program, or lies; --force raises them all the same"
             );
         }
+        for (id, why) in &upgrade.doubtful {
+            say!("{of}what replica {id} runs and can run is not known: {why}");
+        }
+        all_said &= upgrade.doubtful.is_empty();
         if to == upgrade.in_force {
             continue;
-        }
-        for (id, why) in &upgrade.doubtful {
-            say!("{of}whether replica {id} can run them is not known: {why}");
         }
         is_doubtful |= !upgrade.doubtful.is_empty();
         raised.push((group, to));
     }
     let Some(highest) = raised.iter().map(|(_, to)| *to).reduce(highest_of) else {
+        if !all_said {
+            bail!(
+                "among the replicas that said what they run there is nothing to raise, and not all did: start the others, and run the command again"
+            );
+        }
         say!("there is nothing to raise");
         return Ok(ExitCode::SUCCESS);
     };
