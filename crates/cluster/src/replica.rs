@@ -1,6 +1,6 @@
 //! From a replica's file to a replica that runs.
 
-use crate::config::{Cluster, ReadError, ReplicaFile, files};
+use crate::config::{ADMIN_FILE, Cluster, ReadError, ReplicaFile, files};
 use crate::connect::warn_of_exposed;
 use crate::service::ServiceKind;
 use perdura_protocol::configuration::Parameters;
@@ -45,7 +45,9 @@ pub enum OpenError {
     /// (rule D8).
     #[error(
         "replica {id}: the data directory {data} is {what}. If its disk is not mounted, mount it. If its \
-         content is lost, replace the replica with `perdura replica reinit --cluster {cluster}{} --id {id}`",
+         content is lost, replace the replica{} with `perdura replica reinit --cluster {}{} --id {id}`",
+        if cluster.is_some() { "" } else { ", on the machine where admin.toml is," },
+        cluster.as_deref().unwrap_or("DIR"),
         option(*partition)
     )]
     Blank {
@@ -57,8 +59,8 @@ pub enum OpenError {
         data: String,
         /// `empty` or `missing`.
         what: &'static str,
-        /// Where the cluster's files are.
-        cluster: String,
+        /// Where the cluster's files are, if the administrator's key is there too.
+        cluster: Option<String>,
     },
 }
 
@@ -90,7 +92,7 @@ pub struct Replica {
 /// A replica's file and its cluster's, which fit each other.
 pub fn load(path: &Path) -> Result<(ReplicaFile, Cluster), ReadError> {
     let file = ReplicaFile::load(path)?;
-    let cluster = Cluster::load(&file.cluster())?;
+    let cluster = Cluster::load(&file.cluster()).map_err(ReadError::of_a_host)?;
     file.check_member(&cluster)?;
     Ok((file, cluster))
 }
@@ -159,7 +161,11 @@ pub(crate) fn check_data(file: &ReplicaFile, cluster: &Cluster) -> Result<(), Op
     let (path, id, partition) = (file.data(), file.id, cluster.parameters.partition());
     let data = path.display().to_string();
     let holds_something = match std::fs::read_dir(&path) {
-        Ok(entries) => entries.flatten().any(|entry| entry.file_name() != "lock"),
+        // A file system brings `lost+found`.
+        Ok(entries) => entries.flatten().any(|entry| {
+            let name = entry.file_name();
+            name != "lock" && name != "lost+found"
+        }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(source) => return Err(OpenError::Unreadable { id, data, source }),
     };
@@ -167,7 +173,9 @@ pub(crate) fn check_data(file: &ReplicaFile, cluster: &Cluster) -> Result<(), Op
         return Ok(());
     }
     let what = if path.exists() { "empty" } else { "missing" };
-    let cluster = files::directory_of(&cluster.path).display().to_string();
+    let cluster = files::directory_of(&cluster.path);
+    let is_administrators = cluster.join(ADMIN_FILE).exists();
+    let cluster = is_administrators.then(|| cluster.display().to_string());
     Err(OpenError::Blank { partition, id, data, what, cluster })
 }
 

@@ -62,7 +62,7 @@ pub struct Listening {
 /// A server's file and its cluster's, which fit each other.
 pub fn load(path: &Path) -> Result<(ServerFile, PartitionedCluster), ReadError> {
     let file = ServerFile::load(path)?;
-    let cluster = PartitionedCluster::load(&file.cluster())?;
+    let cluster = PartitionedCluster::load(&file.cluster()).map_err(ReadError::of_a_host)?;
     file.check(&cluster)?;
     Ok((file, cluster))
 }

@@ -85,6 +85,20 @@ pub enum ReadError {
     Wrong(String),
 }
 
+impl ReadError {
+    /// The same of a cluster's file for which a replica's or a server's asks: the cluster has been made, and only a copy is missing.
+    #[must_use]
+    pub(crate) fn of_a_host(self) -> ReadError {
+        match self {
+            ReadError::Missing { file, .. } => ReadError::Missing {
+                file,
+                advice: "copy it from another host of the cluster, or from where its files were made",
+            },
+            other => other,
+        }
+    }
+}
+
 /// Why a file was not written; what was there before is still there.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {

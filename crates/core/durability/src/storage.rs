@@ -79,7 +79,7 @@ pub enum OpenError {
     /// There is no directory.
     #[error(
         "there is no data directory at {path}; a new cluster's is made by `perdura init`, a lost \
-         one is replaced by `perdura replica reinit --cluster DIR --id I`"
+         one is replaced by `perdura replica reinit --cluster DIR --id I` where admin.toml is"
     )]
     Missing {
         /// Where it was looked for.
@@ -88,7 +88,7 @@ pub enum OpenError {
     /// The directory is there and was never formatted.
     #[error(
         "the data directory is empty; a lost one is replaced by `perdura replica reinit \
-         --cluster DIR --id I`"
+         --cluster DIR --id I` where admin.toml is"
     )]
     Empty,
     /// Another process has it open.
@@ -142,7 +142,7 @@ pub enum OpenError {
     #[error(
         "the data directory is that of incarnation {found}, and the configuration is of \
          incarnation {expected}: put back the directory that belongs to it, or order a new one \
-         with `perdura replica reinit --cluster DIR --id I`"
+         with `perdura replica reinit --cluster DIR --id I` where admin.toml is"
     )]
     OtherIncarnation {
         /// The directory's.
@@ -164,13 +164,13 @@ pub enum OpenError {
     /// The replica may have made promises that it no longer knows; it must not vote again.
     #[error(
         "this replica no longer knows what it voted for: {0}; replace it with `perdura replica \
-         reinit --cluster DIR --id I`, and if more than u replicas say this, see docs/guarantees.md"
+         reinit --cluster DIR --id I` where admin.toml is, and if more than u replicas say this, see docs/guarantees.md"
     )]
     Amnesiac(#[from] Amnesia),
     /// Something that must be there does not verify or does not decode.
     #[error(
         "{file} is corrupt at offset {offset}; if no copy of it is left, replace this replica with \
-         `perdura replica reinit --cluster DIR --id I`"
+         `perdura replica reinit --cluster DIR --id I` where admin.toml is"
     )]
     Corrupt {
         /// The file, relative to the data directory.
