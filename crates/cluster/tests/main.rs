@@ -109,5 +109,52 @@ fn what_is_wrong_is_an_error_of_its_own() {
     std::fs::remove_dir_all(ReplicaFile::load(&path).unwrap().data()).unwrap();
     let blank = Replica::open(&path).map(|_| ()).unwrap_err();
     assert!(matches!(blank, OpenError::Blank { id: 2, what: "missing", .. }), "{blank}");
-    assert!(blank.to_string().contains("perdura replica reinit --cluster"), "{blank}");
+    let dir_text = dir.display();
+    let reinit =
+        format!("replace the replica with `perdura replica reinit --cluster {dir_text} --id 2`");
+    assert!(blank.to_string().contains(&reinit), "{blank}");
+}
+
+/// A host has no more than what was copied there: nothing is said that works only where the administrator's key is.
+#[test]
+fn a_host_is_told_what_can_be_done_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("cluster");
+    made(&dir);
+    let path = file_of(&dir, 2);
+    let why = || Replica::open(&path).map(|_| ()).unwrap_err().to_string();
+    std::fs::remove_file(dir.join("admin.toml")).unwrap();
+    let data = ReplicaFile::load(&path).unwrap().data();
+    std::fs::remove_dir_all(&data).unwrap();
+    let told = [
+        "If its disk is not mounted",
+        "on the machine where admin.toml is",
+        "--cluster DIR --id 2`",
+    ];
+    assert!(told.iter().all(|one| why().contains(one)), "{}", why());
+    // As a fresh file system is that nobody has put anything on.
+    std::fs::create_dir_all(data.join("lost+found")).unwrap();
+    assert!(told.iter().all(|one| why().contains(one)) && why().contains("is empty"), "{}", why());
+    std::fs::remove_file(dir.join("cluster.toml")).unwrap();
+    assert!(why().contains("copy it from another host") && !why().contains("init"), "{}", why());
+}
+
+#[test]
+fn where_nothing_can_listen_what_is_to_change_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("cluster");
+    made(&dir);
+    let listening = |listen: &str| {
+        let mut replica = Replica::open(&file_of(&dir, 1)).unwrap();
+        (replica.config.listen, replica.config.http) = (listen.to_owned(), None);
+        replica.run(&Shutdown::new()).unwrap_err().to_string()
+    };
+    // Of addresses for documents, which no machine has; and a name that there is not.
+    for listen in ["192.0.2.1:7400", "no-such-host.invalid:7400"] {
+        let why = listening(listen);
+        assert!(why.contains("`listen` in replica.toml") && !why.contains("another"), "{why}");
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let why = listening(&taken.local_addr().unwrap().to_string());
+    assert!(why.contains("port is in use") && why.contains("choose another one"), "{why}");
 }

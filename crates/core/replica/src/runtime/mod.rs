@@ -128,7 +128,7 @@ pub enum RunError {
     #[error(transparent)]
     Boot(#[from] BootError),
     /// The port cannot be listened on.
-    #[error("{0}; choose another port in cluster.toml, or stop what uses this one")]
+    #[error("{}", what_to_change(.0))]
     Bind(#[from] BindError),
     /// The system gives no random bytes or threads, or its event queue fails.
     #[error("the operating system failed: {0}")]
@@ -197,7 +197,7 @@ pub enum RunError {
     #[error(
         "stopped: {what}, after {repairs} repairs within an hour. The memory, the processor or the disk \
          of this machine is damaged, or the replicas run different programs: check them, then replace \
-         this replica with `perdura replica reinit`"
+         this replica with `perdura replica reinit`, where admin.toml is"
     )]
     Diverged {
         /// What differs.
@@ -208,6 +208,24 @@ pub enum RunError {
     /// The run ended, but the data directory was not closed in order; it opens as after a crash.
     #[error(transparent)]
     Close(#[from] CloseError),
+}
+
+/// What to do about an address on which nothing can listen.
+fn what_to_change(error: &BindError) -> String {
+    match error {
+        BindError::InUse { address } => format!(
+            "{address}: the port is in use. Where this replica, or its server, runs already, that is well; else stop what uses the port, or \
+             choose another one: in `listen` of its own file, and in cluster.toml, on every host"
+        ),
+        BindError::Listen { error: why, .. } if why.kind() == io::ErrorKind::PermissionDenied => {
+            format!("{error}; a port below 1024 is not for everybody: choose another one")
+        }
+        BindError::Listen { .. } => format!(
+            "{error}; `listen` in replica.toml (of a server, server.toml) has to be an address of this machine, as 0.0.0.0 is, which \
+             means all of them. Where the others find it is `address` in cluster.toml, and may differ"
+        ),
+        _ => error.to_string(),
+    }
 }
 
 /// What to do about a service that panics at every replay.
