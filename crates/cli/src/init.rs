@@ -1,5 +1,6 @@
 //! `perdura init`: the files of a new cluster.
 
+use crate::ending::tell_in_time;
 use crate::local::Kind;
 use crate::own::Own;
 use crate::partitions::{self, New, Partitioning};
@@ -11,6 +12,7 @@ use perdura_cluster::config::Cluster;
 use perdura_cluster::create::{self, Place, PlacesError};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -258,11 +260,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let (tuning, places) = (*tuning, &places[..]);
         let new = New { partitions, faults, durability, service, tuning, places };
         let cluster = partitions::make(dir, new)?;
+        warn_of_crowded(hosts, faults);
         partitions::show(dir, &cluster, service, hosts);
         return Ok(ExitCode::SUCCESS);
     }
     let places = files.places(faults)?;
     let cluster = make(&files.dir, faults, durability, service, *tuning, &places)?;
+    warn_of_crowded(&files.hosts, faults);
     files.show(&cluster);
     say!("{}", steps::after_init(&files.dir, Kind::Replica, faults.n(), &files.hosts));
     Ok(ExitCode::SUCCESS)
@@ -274,9 +278,30 @@ pub fn run_own(arguments: &OwnArguments, own: &Own, program: &str) -> Result<Exi
     let faults = files.bounds.faults()?;
     let places = files.places(faults)?;
     let cluster = own.make(&files.dir, faults, files.durability.durability(), *tuning, &places)?;
+    warn_of_crowded(&files.hosts, faults);
     files.show(&cluster);
     say!("{}", steps::after_init_of_own(program, &files.dir, faults.n(), &files.hosts));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warns of a host with which more fails than the cluster bears.
+fn warn_of_crowded(hosts: &[String], faults: Faults) {
+    for (host, count) in crowded(hosts, faults) {
+        tell_in_time(format!(
+            "perdura: warning: {host} has {count} of the {} that --hosts names, and the cluster goes on without {} only: with that host it may stand still",
+            hosts.len(),
+            faults.u()
+        ));
+    }
+}
+
+/// Hosts that are named more often than replicas may fail, and how often.
+fn crowded(hosts: &[String], faults: Faults) -> Vec<(&str, usize)> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for host in hosts {
+        *counts.entry(host).or_default() += 1;
+    }
+    counts.into_iter().filter(|(_, count)| *count > faults.u()).collect()
 }
 
 impl Files {
@@ -345,6 +370,15 @@ pub fn make(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_with_more_than_may_fail_is_told_of() {
+        let faults = Faults::new(1, 0).unwrap();
+        let hosts = |names: [&str; 3]| names.map(str::to_owned);
+        assert_eq!(crowded(&hosts(["db0", "db0", "db2"]), faults), [("db0", 2)]);
+        assert_eq!(crowded(&hosts(["db0", "db1", "db2"]), faults), []);
+        assert_eq!(crowded(&hosts(["db0", "db0", "db2"]), Faults::new(2, 0).unwrap()), []);
+    }
 
     #[test]
     fn bounds_are_parsed() {

@@ -2,7 +2,8 @@
 
 use crate::config::EntropyError;
 use crate::config::keys::random;
-use std::net::{IpAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use perdura_protocol::{Faults, FaultsError};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -20,15 +21,15 @@ const FREE_PORTS: std::ops::Range<u16> = 10_000..30_000;
 #[derive(Debug, thiserror::Error)]
 pub enum PlacesError {
     /// Too few hosts, or too many.
-    #[error("--hosts names {given} hosts, and the group has {n} replicas")]
+    #[error("--hosts names {given} hosts, and the group has {n} replicas{}", fitting(*given))]
     Hosts {
         /// How many there are.
         given: usize,
         /// How many there have to be.
         n: usize,
     },
-    /// A host has no name that could stand before a port.
-    #[error("--hosts: {0:?} is no host name or address")]
+    /// A host is neither a name nor an IPv4 or IPv6 address, which could stand before a port.
+    #[error("--hosts: {0:?} is no host name or address{}", without_port(.0))]
     Host(String),
     /// A host is this machine, to itself and so to each of the others.
     #[error(
@@ -131,12 +132,7 @@ impl Place {
         if !hosts.is_empty() && hosts.len() != n {
             return Err(PlacesError::Hosts { given: hosts.len(), n });
         }
-        let is_none = |host: &&String| {
-            // To many programs what begins so is an option.
-            let begins = host.is_empty() || host.starts_with('-');
-            begins || host.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control())
-        };
-        if let Some(bad) = hosts.iter().find(is_none) {
+        if let Some(bad) = hosts.iter().find(|host| !is_host(host)) {
             return Err(PlacesError::Host(bad.clone()));
         }
         refuse_loopback(hosts)?;
@@ -180,6 +176,47 @@ impl Place {
             // A name may mean something else there, or nothing yet.
             http_listen: format!("{http_any}:{http_port}"),
         }
+    }
+}
+
+/// Whether it is a name, an IPv4 address, or an IPv6 address with or without brackets.
+fn is_host(text: &str) -> bool {
+    if text.contains(':') {
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        // Which interface a local one is reached by may stand behind it.
+        let (address, scope) = bare.split_once('%').unwrap_or((bare, "0"));
+        return address.parse::<Ipv6Addr>().is_ok() && scope.parse::<u32>().is_ok();
+    }
+    let name = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    // To many programs what begins with a hyphen is an option.
+    if text.is_empty() || text.starts_with(['-', '.']) || !text.chars().all(name) {
+        return false;
+    }
+    // No name ends with a number.
+    let last = text.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    !last.bytes().all(|byte| byte.is_ascii_digit()) || text.parse::<Ipv4Addr>().is_ok()
+}
+
+/// What to say of a host that was given with its port.
+fn without_port(host: &str) -> &'static str {
+    let port = host.rsplit_once(':').filter(|(host, _)| is_host(host));
+    match port.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+        true => "; all have the same port, which --base-port gives",
+        false => "",
+    }
+}
+
+/// With which bounds a group has so many replicas, in the options of `perdura init`.
+fn fitting(n: usize) -> String {
+    let option = |name: &str, of: fn(u8) -> Result<Faults, FaultsError>| {
+        let fits = |f: &u8| of(*f).is_ok_and(|faults| faults.n() == n);
+        (1..=Faults::MAXIMUM).find(fits).map(|f| format!("--{name} {f}"))
+    };
+    let options = [option("byzantine", Faults::byzantine), option("crash", Faults::crash)];
+    let options: Vec<String> = options.into_iter().flatten().collect();
+    match options.is_empty() {
+        true => String::new(),
+        false => format!("; {n} hosts fit {}", options.join(" or ")),
     }
 }
 
@@ -300,12 +337,43 @@ mod tests {
             let error = Place::all(3, &hosts, None, false).map(|_| ()).unwrap_err();
             assert!(error.is_misuse() && error.to_string().contains("takes for itself"), "{error}");
         }
-        for host in ["", "a/b", "-oProxyCommand=x", "a b", "a\n"] {
+        let wrong = [
+            "",
+            "a/b",
+            "-oProxyCommand=x",
+            "a b",
+            "a\n",
+            "db0:7400",
+            "[db0]",
+            "[fe80::1",
+            "10.0.0.256",
+            "10.1",
+            "fe80::1%x",
+        ];
+        for host in wrong {
             let hosts = ["10.0.0.1".to_owned(), "10.0.0.2".to_owned(), host.to_owned()];
             let places = Place::all(3, &hosts, None, false).map(|_| ());
             assert!(matches!(places, Err(PlacesError::Host(_))), "{host}");
         }
         assert!(Place::all(3, &[], Some(65_533), false).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_with_hosts_says_what_would_be_right() {
+        let all = |n, hosts: &[&str]| {
+            let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+            Place::all(n, &hosts, None, false).map(|_| ()).unwrap_err().to_string()
+        };
+        assert!(all(3, &["db0:7400", "db1:7400", "db2:7400"]).contains("--base-port"));
+        assert!(all(3, &["10.0.0.1:7400", "db1", "db2"]).contains("--base-port"));
+        assert!(!all(3, &["db0:", "db1", "db2"]).contains("--base-port"));
+        assert!(all(4, &["a", "b", "c"]).ends_with("has 4 replicas; 3 hosts fit --crash 1"));
+        assert!(all(3, &["a"; 4]).ends_with("; 4 hosts fit --byzantine 1"));
+        assert!(all(3, &["a"; 7]).ends_with("; 7 hosts fit --byzantine 2 or --crash 3"));
+        assert!(all(3, &["a"; 2]).ends_with("has 3 replicas"));
+        for host in ["db-0.example.org", "db_0", "1db", "fe80::1%2", "[2001:db8::1]", "db0."] {
+            assert!(is_host(host), "{host}");
+        }
     }
 
     /// As `all` made it, as far as it can be known from what the others have.
