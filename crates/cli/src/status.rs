@@ -5,6 +5,7 @@ mod report;
 pub mod servers;
 mod table;
 
+use asking::is_elsewhere;
 pub use asking::{ask_all, get};
 pub use report::{Differing, Hanging, Member, Point, Report, Spent};
 pub use table::aligned;
@@ -135,8 +136,12 @@ fn answer(arguments: &Arguments) -> Result<(String, ExitCode)> {
     Ok((text, exit_code(roll_call(&cluster, &lines).health())))
 }
 
-/// As if each had been asked over the protocol port.
+/// As if each had been asked over the protocol port. Of whom nobody here can ask it is not known whether they run.
 fn roll_call(cluster: &Cluster, lines: &[Line]) -> RollCall {
+    let is_elsewhere = |id: u8| {
+        let entry = cluster.replicas.get(usize::from(id));
+        entry.is_some_and(|entry| is_elsewhere(&entry.address, &entry.http))
+    };
     let attendance = lines.iter().map(|line| Attendance {
         id: ReplicaId(line.id),
         vitals: line.state.as_deref().map(|state| Vitals {
@@ -151,7 +156,7 @@ fn roll_call(cluster: &Cluster, lines: &[Line]) -> RollCall {
             ..Vitals::default()
         }),
         failure: line.error.clone(),
-        runs: false,
+        runs: line.state.is_none() && is_elsewhere(line.id),
         configuration: None,
     });
     RollCall::of(cluster, attendance.collect())
@@ -162,6 +167,7 @@ mod tests {
     use super::*;
     use perdura_cluster::ServiceKind;
     use perdura_cluster::create::{self, Place};
+    use perdura_cluster::health::Health;
     use perdura_cluster::protocol::Faults;
     use perdura_cluster::protocol::configuration::Durability;
     use std::net::TcpListener;
@@ -223,6 +229,28 @@ mod tests {
         let (head, table) = screen.text.split_once(" UTC\n").unwrap();
         assert!(head.starts_with("\x1b[H\x1b[2J"), "{head}");
         assert!(table.starts_with("ID  ROLE"), "{table}");
+    }
+
+    /// Each runs perhaps, on a host of its own: that is no reason to say that nothing can be written.
+    #[test]
+    fn who_cannot_be_asked_from_here_is_not_taken_for_failed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (faults, service) = (Faults::new(1, 0).unwrap(), ServiceKind::KeyValue.name());
+        let lines: Vec<Line> =
+            (0..3).map(|id| Line::new(id, Err(anyhow::anyhow!("gone")))).collect();
+        let hosts = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(str::to_owned);
+        for (name, hosts, public, health) in [
+            ("elsewhere", &hosts[..], false, Health::Unknown),
+            ("public", &hosts, true, Health::Neither),
+            ("here", &[], false, Health::Neither),
+        ] {
+            let places = Place::all(3, hosts, Some(7000), public).unwrap();
+            let dir = directory.path().join(name);
+            let service = service.clone();
+            let cluster =
+                create::make(&dir, faults, Durability::Sync, service, |_| (), &places).unwrap();
+            assert_eq!(roll_call(&cluster, &lines).health(), health, "{name}");
+        }
     }
 
     #[test]

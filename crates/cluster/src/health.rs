@@ -21,7 +21,7 @@ pub enum Health {
     Writes,
     /// Fast reads are answered, and nothing is ordered.
     ReadsOnly,
-    /// Nobody knows: replicas run that did not let this client in.
+    /// Nobody knows: replicas run that did not let this client in, or may run where they cannot be asked.
     Unknown,
     /// Nothing.
     Neither,
@@ -34,7 +34,7 @@ impl Health {
         match self {
             Health::Writes => "writes and reads",
             Health::ReadsOnly => "reads only",
-            Health::Unknown => "unknown (replicas run that did not let this client in)",
+            Health::Unknown => "unknown (too few of the replicas that may run could be asked)",
             Health::Neither => "neither writes nor reads",
         }
     }

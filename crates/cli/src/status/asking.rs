@@ -1,8 +1,9 @@
 //! Asks HTTP endpoints, all at once, and waits for none longer than [`PATIENCE`].
 
 use super::report::Report;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use perdura_cluster::config::Cluster;
+use perdura_cluster::create::is_of_one_machine;
 use perdura_cluster::protocol::text::Printable;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -17,7 +18,9 @@ const ANSWER_BYTES: u64 = 1024 * 1024;
 
 /// What each replica says, by id.
 pub fn ask_all(cluster: &Cluster) -> Vec<Result<Report>> {
-    ask_each(cluster.replicas.iter().map(|entry| entry.http.clone()).collect(), ask)
+    let said = ask_each(cluster.replicas.iter().map(|entry| entry.http.clone()).collect(), ask);
+    let all = said.into_iter().zip(&cluster.replicas);
+    all.map(|(said, entry)| hinted(said, &entry.address, &entry.http)).collect()
 }
 
 /// What each says, in their order.
@@ -59,15 +62,29 @@ fn ask(id: usize, address: &str, deadline: Instant) -> Result<Report> {
     Ok(report)
 }
 
+/// What to do where each replica, or server, serves its status on the loopback of a host of its own.
+pub(super) const ON_LOOPBACK: &str = "each serves it on the loopback of its own host: ask there, or ask all with `perdura health`, over the protocol port; or have it \
+    served to the network (docs/deploy.md)";
+
 /// Why another one may answer at an address.
 pub(super) fn where_else(address: &str) -> &'static str {
-    let (host, _) = address.rsplit_once(':').unwrap_or_default();
-    match host {
-        "127.0.0.1" | "localhost" | "[::1]" => {
-            "each serves it on the loopback of its own host, so ask there; or have it served to the network (docs/deploy.md)"
+    if is_of_one_machine(address) { ON_LOOPBACK } else { "check http in cluster.toml" }
+}
+
+/// Whether status is served at `http` on the loopback of a host that others find at `address`: from elsewhere nobody can ask there.
+pub(super) fn is_elsewhere(address: &str, http: &str) -> bool {
+    is_of_one_machine(http) && !is_of_one_machine(address)
+}
+
+/// What was said, or why not, with what to do where the status is served on loopback of other hosts.
+pub(super) fn hinted<T>(said: Result<T>, address: &str, http: &str) -> Result<T> {
+    said.map_err(|error| {
+        let text = format!("{error:#}");
+        match is_elsewhere(address, http) && !text.contains(ON_LOOPBACK) {
+            true => anyhow!("{text}; {ON_LOOPBACK}"),
+            false => error,
         }
-        _ => "check http in cluster.toml",
-    }
+    })
 }
 
 /// The body of an HTTP answer with status 200.
@@ -100,5 +117,27 @@ pub fn get(address: &str, path: &str, deadline: Instant) -> Result<String> {
     match head.split_whitespace().nth(1) {
         Some("200") => Ok(body.to_owned()),
         _ => bail!("it says {}", Printable(body.lines().next().unwrap_or(head))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_be_asked_from_here_is_asked_otherwise() {
+        let failed = |address: &str, http: &str| {
+            let failed = Err::<(), _>(anyhow!("Connection refused").context("http://here"));
+            format!("{:#}", hinted(failed, address, http).unwrap_err())
+        };
+        let told = failed("db1:7400", "127.0.0.1:7401");
+        assert!(told.starts_with("http://here: Connection refused; each"), "{told}");
+        assert!(told.contains("`perdura health`"), "{told}");
+        for (address, http) in [("127.0.0.1:1", "127.0.0.1:2"), ("db1:7400", "db1:7401")] {
+            assert_eq!(failed(address, http), "http://here: Connection refused");
+        }
+        let another = Err::<(), _>(anyhow!("x; {}", where_else("127.0.0.1:7401")));
+        let told = format!("{:#}", hinted(another, "db1:7400", "127.0.0.1:7401").unwrap_err());
+        assert_eq!(told.matches("perdura health").count(), 1);
     }
 }

@@ -1,6 +1,6 @@
 //! `perdura status` of a cluster of several partitions: asks each server once, and shows its members by partition.
 
-use super::asking::{ask_each, get, where_else};
+use super::asking::{ask_each, get, hinted, where_else};
 use super::report::{Line, Report};
 use super::table::{aligned, footer, row};
 use super::{other_key, roll_call, same_group};
@@ -64,7 +64,9 @@ pub fn here(cluster: &PartitionedCluster) -> Vec<Option<u32>> {
 /// What all say, and the exit code of the partition that stands worst.
 pub(super) fn answer(cluster: &PartitionedCluster, json: bool) -> Result<(String, ExitCode)> {
     let addresses = cluster.servers.iter().map(|server| server.http.clone()).collect();
-    let said = ask_each(addresses, ask);
+    let said = ask_each(addresses, ask).into_iter().zip(&cluster.servers);
+    let said: Vec<Result<Said>> =
+        said.map(|(said, server)| hinted(said, &server.address, &server.http)).collect();
     let lines: Vec<Vec<Line>> = lines(cluster, &said);
     let server = |(id, said): (usize, &Result<Said>)| Server {
         id,

@@ -29,7 +29,7 @@ pub enum PlacesError {
         n: usize,
     },
     /// A host is neither a name nor an IPv4 or IPv6 address, which could stand before a port.
-    #[error("--hosts: {0:?} is no host name or address{}", without_port(.0))]
+    #[error("--hosts: {host:?} is no host name or address{}", without_port(.0), host = .0)]
     Host(String),
     /// A host is this machine, to itself and so to each of the others.
     #[error(
