@@ -14,6 +14,7 @@ use perdura_cluster::config::partitioned::PartitionEntry;
 use perdura_cluster::config::{
     CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, PartitionedCluster, ReadError,
 };
+use perdura_cluster::create::is_of_one_machine;
 use perdura_durability::FileDisk;
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Faults, PartitionId};
@@ -351,9 +352,23 @@ fn prepare(trial: &Trial<'_>) -> Result<There> {
     Ok(cluster)
 }
 
+/// The first that is found elsewhere than on this machine.
+fn on_a_host<'a>(places: &[(&'a str, &str)]) -> Option<(usize, &'a str)> {
+    let addresses = places.iter().map(|(address, _)| *address).enumerate();
+    addresses.into_iter().find(|(_, address)| !is_of_one_machine(address))
+}
+
 /// That nothing runs there already, and that each replica, or server, can have its ports and its data.
 fn check_free(dir: &Path, there: &There) -> Result<()> {
     let what = there.children();
+    if let Some((id, address)) = on_a_host(&there.places()) {
+        bail!(
+            "{} holds a cluster on hosts: {name} {id} is found at {address}. This runs clusters on this machine only; start each there, with \
+             `perdura {name} --config FILE`",
+            dir.display(),
+            name = what.name()
+        );
+    }
     for id in 0..there.places().len() {
         let path = what.file(dir, id);
         let (listen, http) = match there {

@@ -42,12 +42,14 @@ pub enum CreateError {
     },
     /// There is a cluster in it. Nothing was changed.
     #[error(
-        "{dir} holds a cluster already, and nothing is overwritten; give another directory, or \
-         run this one with `perdura dev {dir}`"
+        "{dir} holds a cluster already, and nothing is overwritten; give another directory{}",
+        if *on_hosts { String::new() } else { format!(", or run this one with `perdura dev {dir}`") }
     )]
     HoldsCluster {
         /// The directory.
         dir: String,
+        /// Whether its replicas have hosts of their own.
+        on_hosts: bool,
     },
     /// Something else is in it. Nothing was changed.
     #[error(
@@ -279,10 +281,21 @@ fn check_empty(dir: &Path) -> Result<(), CreateError> {
     };
     let Some(entry) = entries.next() else { return Ok(()) };
     if dir.join(CLUSTER_FILE).exists() {
-        return Err(CreateError::HoldsCluster { dir: name });
+        let on_hosts = is_on_hosts(&dir.join(CLUSTER_FILE));
+        return Err(CreateError::HoldsCluster { dir: name, on_hosts });
     }
     let found = entry.map(|entry| entry.file_name().to_string_lossy().into_owned());
     Err(CreateError::NotEmpty { dir: name, found: found.unwrap_or_default() })
+}
+
+/// Whether a replica, or a server, of a cluster is found elsewhere than on this machine; not if its file does not read.
+fn is_on_hosts(path: &Path) -> bool {
+    let addresses: Vec<String> = match (Cluster::load(path), PartitionedCluster::load(path)) {
+        (Ok(cluster), _) => cluster.replicas.into_iter().map(|one| one.address).collect(),
+        (_, Ok(cluster)) => cluster.servers.into_iter().map(|one| one.address).collect(),
+        _ => Vec::new(),
+    };
+    !addresses.iter().all(|address| is_of_one_machine(address))
 }
 
 fn make_replica(
@@ -356,6 +369,23 @@ mod tests {
             let (made, there) = make_with(&number.to_string(), n, tune);
             let told = made.unwrap_err();
             assert!(told.contains(words) && !there, "{told}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_on_hosts_is_not_said_to_run_here() {
+        let directory = tempfile::tempdir().unwrap();
+        let hosts = ["db0", "db1", "db2"].map(str::to_owned);
+        for (name, hosts) in [("here", &[][..]), ("hosts", &hosts)] {
+            let dir = directory.path().join(name);
+            let places = Place::all(3, hosts, Some(7000), false).unwrap();
+            let make = || {
+                let (faults, service) = (Faults::new(1, 0).unwrap(), ServiceName::literal("kv"));
+                make(&dir, faults, Durability::Sync, service, |_| {}, &places)
+            };
+            make().unwrap();
+            let again = make().unwrap_err().to_string();
+            assert_eq!(again.contains("perdura dev"), hosts.is_empty(), "{again}");
         }
     }
 
