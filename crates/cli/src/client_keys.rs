@@ -7,8 +7,9 @@ use crate::Usage;
 use crate::administer::{How, administer, is_refused};
 use crate::clients_of_all;
 use crate::command::CLUSTER_VARIABLE;
-use crate::connect::load_groups;
+use crate::connect::{administrator, load_groups};
 use crate::ending::tell_in_time;
+use crate::shell;
 use crate::status::aligned;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -150,9 +151,16 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// What is certain where nothing could be sent.
+fn not_registered(name: &str) -> String {
+    format!("client {name} is not registered, and nothing was sent")
+}
+
 fn register(name: &str, key: PublicKey, how: &How) -> Result<()> {
     check_name(name)?;
-    match &load_groups(&how.cluster)?[..] {
+    let groups = load_groups(&how.cluster)?;
+    administrator(&how.cluster, &groups[0]).with_context(|| not_registered(name))?;
+    match &groups[..] {
         [cluster] => {
             let command = AdminCommand::AddClient { name: name.to_owned(), key };
             administer(cluster, how, command).map_err(|error| {
@@ -198,6 +206,7 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
     pending.push(".pending");
     let pending = PathBuf::from(pending);
     let groups = load_groups(&how.cluster)?;
+    administrator(&how.cluster, &groups[0]).with_context(|| not_registered(name))?;
     let key = match pending.exists() {
         true => KeyFile::load(&pending)?.key,
         false => {
@@ -241,8 +250,8 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
     }
     say!(
         "use it with: perdura kv get KEY --cluster {} --client {}",
-        how.cluster.display(),
-        path.display()
+        shell::path(&how.cluster),
+        shell::path(&path)
     );
     Ok(())
 }
@@ -280,6 +289,36 @@ fn path_from(directory: &Path, file: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perdura_cluster::ServiceKind;
+    use perdura_cluster::config::ADMIN_FILE;
+    use perdura_cluster::create::{self, Place};
+    use perdura_protocol::Faults;
+    use perdura_protocol::configuration::Durability;
+    use std::time::Duration;
+
+    /// Nobody runs that could be asked: it is known before.
+    #[test]
+    fn without_the_administrators_key_nothing_is_sent_and_nothing_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let (faults, service) = (Faults::new(1, 0).unwrap(), ServiceKind::KeyValue.name());
+            let places = Place::all(3, &[], Some(7000), false).unwrap();
+            let dir = directory.path().join(name);
+            create::make(&dir, faults, Durability::Sync, service, |_| (), &places).unwrap();
+            dir
+        };
+        let (cluster, other) = (make("one"), make("other"));
+        std::fs::copy(other.join(ADMIN_FILE), cluster.join(ADMIN_FILE)).unwrap();
+        let how = How { cluster: cluster.clone(), timeout: Duration::from_secs(60) };
+        let key = fresh_key().unwrap().public();
+        for error in [add("eve", None, &how), register("eve", key, &how)] {
+            let told = format!("{:#}", error.unwrap_err());
+            assert!(told.contains("nothing was sent") && told.contains("admin.toml"), "{told}");
+        }
+        let left = std::fs::read_dir(&cluster).unwrap().flatten();
+        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        assert!(!left.iter().any(|name| name.to_string_lossy().contains("eve")), "{left:?}");
+    }
 
     #[test]
     fn a_key_that_is_anybodys_is_refused_in_each_encoding() {

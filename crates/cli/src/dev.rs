@@ -500,3 +500,16 @@ fn print_guide(dir: &Path, there: &There, service: Option<ServiceKind>, group: &
     }
     say!("Ctrl-C stops the cluster; the same command goes on with its data.");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_hosts_of_its_own_is_not_run_here() {
+        let here = [("127.0.0.1:1", "127.0.0.1:2"), ("localhost:3", "localhost:4")];
+        assert_eq!(on_a_host(&here), None);
+        let places = [here[0], ("db1:7400", "127.0.0.1:7401")];
+        assert_eq!(on_a_host(&places), Some((1, "db1:7400")));
+    }
+}

@@ -1,9 +1,11 @@
 //! `perdura limit`: raises the limit of the service's state.
 
+use crate::Usage;
 use crate::administer::{How, administer, administer_each, confirmed, is_refused, uncertain};
 use crate::connect::{administrator, load_groups};
 use anyhow::{Result, bail};
 use clap::Args;
+use perdura_cluster::Cluster;
 use perdura_protocol::{AdminCommand, limits};
 use std::process::ExitCode;
 
@@ -29,11 +31,24 @@ pub struct Arguments {
     yes: bool,
 }
 
+/// A limit is never lower than the one with which the cluster began, which is known without asking anybody.
+fn refuse_lower(mib: u64, groups: &[Cluster]) -> Result<()> {
+    let first = groups.iter().map(|group| group.parameters.state_limit_bytes).max();
+    let first = first.unwrap_or_default() / MIB;
+    if mib < first {
+        bail!(Usage(format!(
+            "--state-mib {mib}: a limit is never lowered, and this cluster began with {first} MiB; nothing was changed"
+        )));
+    }
+    Ok(())
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (how, mib) = (&arguments.how, arguments.state_mib);
     let groups = load_groups(&how.cluster)?;
     let key = administrator(&how.cluster, &groups[0])?;
+    refuse_lower(mib, &groups)?;
     say!("with a full state each replica's machine needs {} MiB of memory", 3 * mib + 2048);
     if groups.len() > 1 {
         say!(
@@ -76,4 +91,30 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_cluster::ServiceKind;
+    use perdura_cluster::create::{self, Place};
+    use perdura_protocol::Faults;
+    use perdura_protocol::configuration::Durability;
+
+    #[test]
+    fn a_limit_below_the_first_one_is_refused_without_asking() {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Place::all(3, &[], Some(7000), false).unwrap();
+        let (faults, service) = (Faults::new(1, 0).unwrap(), ServiceKind::KeyValue.name());
+        let tune =
+            |of: &mut perdura_protocol::configuration::Parameters| of.state_limit_bytes = 16 * MIB;
+        let dir = directory.path().join("cluster");
+        let cluster = create::make(&dir, faults, Durability::Sync, service, tune, &places).unwrap();
+        let refused = refuse_lower(4, std::slice::from_ref(&cluster)).unwrap_err();
+        assert!(
+            refused.is::<Usage>() && refused.to_string().contains("began with 16 MiB"),
+            "{refused}"
+        );
+        assert!(refuse_lower(16, &[cluster]).is_ok());
+    }
 }

@@ -31,6 +31,19 @@ pub enum OpenError {
         /// What was to be run.
         given: ServiceName,
     },
+    /// Its data directory belongs to somebody else.
+    #[error(
+        "replica {id}: the data directory {data}: permission denied to {user}, as whom this runs; `chown -R {user}` it, or run this as its \
+         owner"
+    )]
+    Forbidden {
+        /// Which replica.
+        id: u8,
+        /// Its data directory.
+        data: String,
+        /// As whom this runs.
+        user: String,
+    },
     /// The operating system does not say what is in its data directory.
     #[error("replica {id}: cannot read the data directory {data}")]
     Unreadable {
@@ -167,10 +180,20 @@ pub(crate) fn check_data(file: &ReplicaFile, cluster: &Cluster) -> Result<(), Op
             name != "lock" && name != "lost+found"
         }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(OpenError::Forbidden { id, data, user: files::user() });
+        }
         Err(source) => return Err(OpenError::Unreadable { id, data, source }),
     };
     if holds_something {
-        return Ok(());
+        // What was copied as another user may be seen, and cannot be opened.
+        let lock = std::fs::OpenOptions::new().write(true).open(path.join("lock"));
+        return match lock {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(OpenError::Forbidden { id, data, user: files::user() })
+            }
+            _ => Ok(()),
+        };
     }
     let what = if path.exists() { "empty" } else { "missing" };
     let cluster = files::directory_of(&cluster.path);

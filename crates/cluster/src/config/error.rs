@@ -52,6 +52,16 @@ pub enum ReadError {
         /// Its path.
         file: String,
     },
+    /// It, or a directory above it, belongs to somebody else.
+    #[error(
+        "cannot read {file}: permission denied to {user}, as whom this runs; `chown -R {user}` its directory, or run this as its owner"
+    )]
+    Forbidden {
+        /// Its path.
+        file: String,
+        /// As whom this runs.
+        user: String,
+    },
     /// The operating system does not give it.
     #[error("cannot read {file}")]
     Unreadable {

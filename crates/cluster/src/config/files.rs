@@ -109,8 +109,24 @@ pub fn read(path: &Path, advice: &'static str) -> Result<String> {
         }
         Err(error) if error.kind() == ErrorKind::IsADirectory => Err(ReadError::Directory { file }),
         Err(error) if error.kind() == ErrorKind::InvalidData => Err(ReadError::NotText { file }),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(ReadError::Forbidden { file, user: user() })
+        }
         Err(source) => Err(ReadError::Unreadable { file, source }),
     }
+}
+
+/// As whom this process runs: a name, or a number where the system has no name for it.
+pub fn user() -> String {
+    let Ok(own) = fs::metadata("/proc/self") else { return "who runs this".to_owned() };
+    let number = own.uid().to_string();
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let named = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then(|| name.to_owned())
+    });
+    named.unwrap_or(number)
 }
 
 /// The directory above that one, if the file is there: who names a replica's directory may mean its cluster's.
@@ -284,6 +300,14 @@ mod tests {
         assert!(told(root.path().join("x/cluster.toml")).ends_with("; make one"));
         let text = told(root.path().join("cluster.toml").join("cluster.toml"));
         assert!(text.contains("a file, and a directory is wanted"), "{text}");
+    }
+
+    #[test]
+    fn whoever_runs_this_has_a_name() {
+        let own = std::process::Command::new("id").arg("-un").output().unwrap();
+        let numbered = std::process::Command::new("id").arg("-u").output().unwrap();
+        let told = [own, numbered].map(|ran| String::from_utf8(ran.stdout).unwrap());
+        assert!(told.iter().any(|name| name.trim() == user()), "{} of {told:?}", user());
     }
 
     #[test]
