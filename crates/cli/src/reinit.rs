@@ -171,20 +171,34 @@ fn what_is_left(
         }
         _ => {}
     }
-    let entries = |of: &Cluster| of.replicas.iter().map(|one| one.address.clone()).collect();
-    let (what, number, addresses) = match home.member {
-        None => (Kind::Replica, id.index(), entries(cluster)),
+    let (what, number, addresses): (_, _, Vec<String>) = match home.member {
+        None => {
+            let addresses = cluster.replicas.iter().map(|one| one.address.clone());
+            (Kind::Replica, id.index(), addresses.collect())
+        }
         Some((_, server)) => {
             let whole = PartitionedCluster::load(&cluster.path)?;
+            if lacks_members(&home.file(), &whole) {
+                text += &format!(
+                    "{} has not all that its server had. Where the old one is still on its host, take the other [[member]]s and resolver_key from \
+                     there into this one before it is copied over it; else replace the other members too\n",
+                    home.file().display()
+                );
+            }
             let addresses = whole.servers.into_iter().map(|one| one.address).collect();
             (Kind::Server, server, addresses)
         }
     };
-    let addresses: Vec<String> = addresses;
     let (dir, data, former) =
         (files::directory_of(&cluster.path), &new.data_path, new.incarnation.saturating_sub(1));
     let of = Replaced { dir: &dir, what, number, data, former, addresses: &addresses, program };
     Ok(text + &of.steps())
+}
+
+/// Whether a server's file that took the place of a lost one is not yet all that one was.
+fn lacks_members(path: &Path, cluster: &PartitionedCluster) -> bool {
+    let file = ServerFile::load(path);
+    file.is_ok_and(|file| file.resolver.is_none() || file.check(cluster).is_err())
 }
 
 /// The group of which a replica is to be replaced.
@@ -426,7 +440,7 @@ fn without_a_file(
     if !home.file().exists() {
         say!(
             "there is no {}: the new one listens on {}, serves HTTP on {}, and has what init gives for all else, checkpoint_mb_s, \
-             scrub_interval_s and state_transfer among it. Change it before the start where the old one said otherwise",
+             scrub_interval_s and state_transfer among it. Where the old one, on its host, said otherwise, change it before it is copied there",
             home.file().display(),
             place.listen(),
             place.http_listen()

@@ -207,7 +207,8 @@ fn a_wrong_file_is_named_with_its_line_or_field() {
     std::fs::write(&path, [0xff, 0xfe]).unwrap();
     start(&cluster, 0).failed(1, &["cluster.toml is not a text file"]);
     std::fs::remove_file(&path).unwrap();
-    start(&cluster, 0).failed(1, &["no file", "cluster.toml", "perdura init"]);
+    start(&cluster, 0).failed(1, &["no file", "cluster.toml", "copy it from another host"]);
+    cluster.run(&["status"]).failed(1, &["no file", "cluster.toml", "perdura init"]);
     std::fs::write(&path, &good).unwrap();
 
     edit(&cluster.path("replica-0/replica.toml"), "id = 0", "id = 7");
