@@ -67,7 +67,7 @@ fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
     cluster.run(&["client", "list"]).failed(1, &["raise the versions first"]);
     let one_is_away = cluster.run(&["upgrade", "--yes", "--timeout", "1s"]);
     one_is_away.failed(1, &["nothing was changed", "--force"]);
-    assert!(one_is_away.out.contains("whether replica 3 can run them is not known"));
+    assert!(one_is_away.out.contains("what replica 3 runs and can run is not known"));
     cluster.start(3);
     cluster.wait_until_active();
     let in_force = |cluster: &Cluster| {
@@ -85,6 +85,10 @@ fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
     assert!(raised.contains("raised to: rules 2, service 3"), "{raised}");
     cluster.run(&limit).ok();
     assert!(cluster.run(&["upgrade", "--yes"]).ok().contains("nothing to raise"));
+    cluster.kill(3);
+    let one_is_away = cluster.run(&["upgrade", "--yes"]);
+    one_is_away.failed(1, &["nothing to raise", "not all did"]);
+    assert!(one_is_away.out.contains("what replica 3 runs and can run is not known"));
     // Of what is on the disks now all is read back.
     cluster.kill_all();
     for id in 0..4 {
