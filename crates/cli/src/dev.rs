@@ -348,6 +348,14 @@ fn prepare(trial: &Trial<'_>) -> Result<There> {
         cluster.service_name(),
         if matches!(trial.what, What::Own(_)) { "" } else { "leave the flag out, or " }
     );
+    if let Some((id, address)) = on_a_host(&cluster.places()) {
+        bail!(
+            "{} holds a cluster on hosts: {name} {id} is found at {address}. This runs clusters on this machine only; start each there, with \
+             `perdura {name} --config FILE`",
+            dir.display(),
+            name = cluster.children().name()
+        );
+    }
     say!("going on with the cluster of {} in {}", cluster.text(), dir.display());
     Ok(cluster)
 }
@@ -361,14 +369,6 @@ fn on_a_host<'a>(places: &[(&'a str, &str)]) -> Option<(usize, &'a str)> {
 /// That nothing runs there already, and that each replica, or server, can have its ports and its data.
 fn check_free(dir: &Path, there: &There) -> Result<()> {
     let what = there.children();
-    if let Some((id, address)) = on_a_host(&there.places()) {
-        bail!(
-            "{} holds a cluster on hosts: {name} {id} is found at {address}. This runs clusters on this machine only; start each there, with \
-             `perdura {name} --config FILE`",
-            dir.display(),
-            name = what.name()
-        );
-    }
     for id in 0..there.places().len() {
         let path = what.file(dir, id);
         let (listen, http) = match there {
