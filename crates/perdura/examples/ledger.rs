@@ -2,7 +2,7 @@
 
 #![allow(missing_docs)]
 
-use perdura::{Context, Parts, Service, Sharded, blocking::Client};
+use perdura::{Context, Parts, QueryContext, Service, Sharded, blocking::Client};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
@@ -56,7 +56,7 @@ impl Service for Ledger {
         Ok(has)
     }
 
-    fn query(&self, query: Query) -> Result<u64, Refused> {
+    fn query(&self, _: &QueryContext, query: Query) -> Result<u64, Refused> {
         Ok(match query {
             Query::Balance(account) => self.accounts.get(&account).unwrap_or(0),
             Query::Total => self.total,

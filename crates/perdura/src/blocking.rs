@@ -3,8 +3,9 @@
 
 use crate::client::OpenError;
 use crate::store::{StoreError, Tries};
-use crate::{CallError, Service};
+use crate::{CallError, Options, Scan, Service};
 use bytes::Bytes;
+use perdura_cluster::config::CLIENT_FILE;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,15 +29,30 @@ impl<S: Service> Client<S> {
     /// # Errors
     /// As there, and when the operating system gives no thread.
     pub fn open(dir: impl AsRef<Path>) -> Result<Client<S>, OpenError> {
+        let dir = dir.as_ref();
+        Client::open_as(dir, dir.join(CLIENT_FILE))
+    }
+
+    /// As [`crate::Client::open_as`].
+    ///
+    /// # Errors
+    /// As there, and when the operating system gives no thread.
+    pub fn open_as(dir: impl AsRef<Path>, key: impl AsRef<Path>) -> Result<Client<S>, OpenError> {
         let runtime = runtime()?;
         let client = {
             let _inside = runtime.enter();
-            crate::Client::open(dir)?
+            crate::Client::open_as(dir, key)?
         };
         Ok(Client { client, runtime })
     }
 
-    /// As [`perdura_typed::Client::execute`].
+    /// As [`crate::Client::with`].
+    #[must_use]
+    pub fn with(&self, options: Options) -> Client<S> {
+        Client { client: self.client.with(options), runtime: Arc::clone(&self.runtime) }
+    }
+
+    /// As [`crate::Client::execute`].
     ///
     /// # Errors
     /// As there.
@@ -44,7 +60,7 @@ impl<S: Service> Client<S> {
         self.runtime.block_on(self.client.execute(command))
     }
 
-    /// As [`perdura_typed::Client::query`].
+    /// As [`crate::Client::query`].
     ///
     /// # Errors
     /// As there.
@@ -77,12 +93,27 @@ impl Store {
     /// # Errors
     /// As there, and when the operating system gives no thread.
     pub fn open(dir: impl AsRef<Path>) -> Result<Store, OpenError> {
+        let dir = dir.as_ref();
+        Store::open_as(dir, dir.join(CLIENT_FILE))
+    }
+
+    /// As [`crate::Store::open_as`].
+    ///
+    /// # Errors
+    /// As there, and when the operating system gives no thread.
+    pub fn open_as(dir: impl AsRef<Path>, key: impl AsRef<Path>) -> Result<Store, OpenError> {
         let runtime = runtime()?;
         let store = {
             let _inside = runtime.enter();
-            crate::Store::open(dir)?
+            crate::Store::open_as(dir, key)?
         };
         Ok(Store { store, runtime })
+    }
+
+    /// As [`crate::Store::with`].
+    #[must_use]
+    pub fn with(&self, options: Options) -> Store {
+        Store { store: self.store.with(options), runtime: Arc::clone(&self.runtime) }
     }
 
     /// As [`crate::Store::get`].
@@ -114,7 +145,22 @@ impl Store {
         &self,
         prefix: impl Into<Bytes>,
     ) -> impl Iterator<Item = Result<(Bytes, Bytes), StoreError>> + '_ {
-        let mut scan = self.store.scan(prefix);
+        self.entries(self.store.scan(prefix))
+    }
+
+    /// As [`crate::Store::scan_between`], in the same way.
+    pub fn scan_between(
+        &self,
+        start: impl Into<Bytes>,
+        end: impl Into<Bytes>,
+    ) -> impl Iterator<Item = Result<(Bytes, Bytes), StoreError>> + '_ {
+        self.entries(self.store.scan_between(start, end))
+    }
+
+    fn entries(
+        &self,
+        mut scan: Scan,
+    ) -> impl Iterator<Item = Result<(Bytes, Bytes), StoreError>> + '_ {
         std::iter::from_fn(move || self.runtime.block_on(scan.next()).transpose())
     }
 

@@ -1,11 +1,11 @@
 //! Clients from a cluster's files.
 
+use perdura_client::Options;
 use perdura_cluster::config::{CLIENT_FILE, ReadError};
 use perdura_cluster::connect::{self, KeyError};
 use perdura_cluster::connect::{ConnectError, StoreConnectError};
 use perdura_protocol::ServiceName;
-use perdura_typed::Service;
-use std::ops::Deref;
+use perdura_typed::{CallError, Service};
 use std::path::Path;
 
 /// Why there is no client. Nothing was sent to anybody.
@@ -72,6 +72,33 @@ impl<S: Service> Client<S> {
         let key = connect::key(key.as_ref(), cluster)?;
         Ok(Client(perdura_typed::Client::over(connect::connect(cluster, &key)?)))
     }
+
+    /// The same with other options: how long calls take at most.
+    #[must_use]
+    pub fn with(&self, options: Options) -> Client<S> {
+        Client(self.0.with(options))
+    }
+
+    /// Has a command carried out.
+    ///
+    /// # Errors
+    /// [`CallError`]: refused by the service, refused or uncertain on the way.
+    pub async fn execute(&self, command: &S::Command) -> Result<S::Reply, CallError<S::Error>> {
+        self.0.execute(command).await
+    }
+
+    /// Has a query answered, by a state that has all that was carried out before: without an order where enough replicas answer alike.
+    ///
+    /// # Errors
+    /// [`CallError`]: refused by the service, refused or uncertain on the way.
+    pub async fn query(&self, query: &S::Query) -> Result<S::Reply, CallError<S::Error>> {
+        self.0.query(query).await
+    }
+
+    /// Ends its connections; calls that wait are told.
+    pub async fn close(&self) {
+        self.0.close().await;
+    }
 }
 
 /// That the cluster has the service of this name.
@@ -85,12 +112,4 @@ pub(crate) fn check_service(
     }
     let (found, wanted) = (found.as_str().to_owned(), wanted.to_owned());
     Err(OpenError::OtherService { file: cluster.path.display().to_string(), found, wanted })
-}
-
-impl<S> Deref for Client<S> {
-    type Target = perdura_typed::Client<S>;
-
-    fn deref(&self) -> &perdura_typed::Client<S> {
-        &self.0
-    }
 }

@@ -1,7 +1,7 @@
 //! Running a replica in this process.
 
 use perdura_cluster::config::REPLICA_FILE;
-use perdura_cluster::replica::{OpenError, RunError, config};
+use perdura_cluster::replica::{OpenError as ReplicaError, RunError, config};
 use perdura_replica::runtime::{self, ReplicaConfig};
 use perdura_typed::{Service, Typed, name_of};
 use std::marker::PhantomData;
@@ -44,9 +44,35 @@ impl Replica {
     ///
     /// # Errors
     /// When its files cannot be read or do not fit each other, when its cluster has another service, or when its data is gone.
-    pub fn service<S: Service>(&self) -> Result<Running<S>, OpenError> {
+    pub fn service<S: Service>(&self) -> Result<Running<S>, ReplicaError> {
         let config = config(&self.file, &name_of::<S>())?;
         Ok(Running { config, service: PhantomData })
+    }
+}
+
+impl Replica {
+    /// With the key-value store, where that is what its cluster replicates.
+    ///
+    /// # Errors
+    /// As [`Replica::service`].
+    pub fn store(&self) -> Result<RunningStore, ReplicaError> {
+        let replica = perdura_cluster::replica::Replica::open(&self.file)?;
+        Ok(RunningStore { replica })
+    }
+}
+
+/// A replica of the key-value store that is ready to be run.
+pub struct RunningStore {
+    replica: perdura_cluster::replica::Replica,
+}
+
+impl RunningStore {
+    /// As [`Running::run`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run(self, shutdown: &Shutdown) -> Result<(), RunError> {
+        self.replica.run(&shutdown.0)
     }
 }
 

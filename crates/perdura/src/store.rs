@@ -29,6 +29,9 @@ pub enum StoreError<E = Infallible> {
     /// Others changed what a transaction read each time that it was tried, until the deadline. Nothing was written.
     #[error(transparent)]
     Conflicts(#[from] Conflicts),
+    /// What a transaction wanted to read was not read. Nothing was written.
+    #[error("reading failed, so nothing was written: {0}")]
+    Read(TransactionError),
     /// The store did not do it, or nobody can tell.
     #[error(transparent)]
     Store(#[from] TransactionError),
@@ -49,7 +52,7 @@ impl<E> StoreError<E> {
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         match self {
-            StoreError::Stopped(_) | StoreError::Conflicts(_) => true,
+            StoreError::Stopped(_) | StoreError::Conflicts(_) | StoreError::Read(_) => true,
             StoreError::Store(error) => error.is_refusal(),
         }
     }
@@ -134,6 +137,8 @@ impl Store {
     /// again, until the deadline. So what it does beside that may happen several times. What it reads may be of several moments, but what comes of
     /// it counts only if it was all there at once: what it returns, and the error that it gives up with.
     ///
+    /// Each key that is read or written counts towards the store's limits of a transaction (1,024 operations, 4 MiB), one that is both counts twice.
+    ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Stopped`] with what the closure gave up with.
     pub async fn transact<T, E>(
@@ -156,6 +161,9 @@ impl Store {
     }
 }
 
+/// For so long a transaction without a bound is tried.
+const LONGEST: Duration = Duration::from_secs(86_400 * 30);
+
 /// How often a transaction was tried, and until when it is.
 pub(crate) struct Tries<'a> {
     store: &'a Store,
@@ -165,15 +173,21 @@ pub(crate) struct Tries<'a> {
 
 impl Tries<'_> {
     pub(crate) fn new(store: &Store) -> Tries<'_> {
-        Tries { store, deadline: Instant::now() + store.options.timeout, tries: 0 }
+        let now = Instant::now();
+        // Who gives no bound has some days.
+        let deadline = now.checked_add(store.options.timeout).unwrap_or(now + LONGEST);
+        Tries { store, deadline, tries: 0 }
     }
 
     pub(crate) fn begin(&mut self) -> Transaction {
         self.tries += 1;
-        let timeout = self.deadline.saturating_duration_since(Instant::now());
-        let options = Options { timeout, ..self.store.options };
-        let (read, written) = (BTreeMap::new(), BTreeMap::new());
-        Transaction { client: self.store.client.clone(), options, read, written }
+        Transaction {
+            client: self.store.client.clone(),
+            options: self.store.options,
+            deadline: self.deadline,
+            read: BTreeMap::new(),
+            written: BTreeMap::new(),
+        }
     }
 
     /// How it ended; none if it has to be tried again, now.
@@ -185,11 +199,13 @@ impl Tries<'_> {
         let ended = match &done {
             Ok(_) => transaction.commit(true).await,
             Err(StoreError::Stopped(_)) => transaction.commit(false).await,
-            Err(_) => Ok(true),
+            Err(_) => return Some(done),
         };
         match ended {
             Ok(true) => return Some(done),
             Ok(false) => {}
+            // Only comparisons were asked for.
+            Err(error) if done.is_err() => return Some(Err(StoreError::Read(error))),
             Err(error) => return Some(Err(error.into())),
         }
         // Who was faster goes on; the pause grows, and is another one for each.
@@ -213,6 +229,7 @@ fn chance() -> f64 {
 pub struct Transaction {
     client: StoreClient,
     options: Options,
+    deadline: Instant,
     // As it was found first.
     read: BTreeMap<Bytes, Option<Bytes>>,
     written: BTreeMap<Bytes, Option<Bytes>>,
@@ -228,7 +245,8 @@ impl Transaction {
         if let Some(known) = self.written.get(&key).or_else(|| self.read.get(&key)) {
             return Ok(known.clone());
         }
-        let found = self.client.get(key.clone(), &self.options).await?;
+        let found = self.client.get(key.clone(), &self.in_time()).await;
+        let found = found.map_err(StoreError::Read)?;
         self.read.insert(key, found.clone());
         Ok(found)
     }
@@ -243,8 +261,15 @@ impl Transaction {
         self.written.insert(key.into(), None);
     }
 
+    /// Its options, for the time that is left.
+    fn in_time(&self) -> Options {
+        let timeout = self.deadline.saturating_duration_since(Instant::now());
+        Options { timeout, ..self.options }
+    }
+
     /// Whether all that was read is there still; if so, and that is wanted, what was written is too now.
     async fn commit(self, writes: bool) -> Result<bool, TransactionError> {
+        let options = self.in_time();
         let written = if writes { self.written } else { BTreeMap::new() };
         if written.is_empty() && self.read.len() <= 1 {
             // What one read found was there.
@@ -260,7 +285,7 @@ impl Transaction {
                 None => drop(transaction.delete(key)),
             }
         }
-        Ok(match transaction.run(&self.options).await? {
+        Ok(match transaction.run(&options).await? {
             Ended::Committed(_) | Ended::ResultsGone => true,
             Ended::Failed { .. } => false,
         })

@@ -1,7 +1,7 @@
 //! The key-value store, by the library.
 
 use perdura::blocking;
-use perdura::{Cluster, Faults, Store, StoreError};
+use perdura::{Cluster, Faults, Replica, Shutdown, Store, StoreError};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,12 +10,11 @@ fn with_store(work: impl FnOnce(&Path)) {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path().join("cluster");
     let cluster = Cluster::builder(&dir).faults(Faults::crash(1).unwrap()).create_store().unwrap();
-    let shutdown = perdura_replica::runtime::Shutdown::new();
+    let shutdown = Shutdown::new();
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..cluster.replicas())
             .map(|id| {
-                let file = cluster.replica_dir(id).join("replica.toml");
-                let replica = perdura_cluster::replica::Replica::open(&file).unwrap();
+                let replica = Replica::open(cluster.replica_dir(id)).store().unwrap();
                 let shutdown = &shutdown;
                 scope.spawn(move || replica.run(shutdown))
             })

@@ -9,13 +9,13 @@ use crate::random::Random;
 use crate::run::{Answer, Panicked, Run, Sent};
 use bytes::Bytes;
 use perdura_protocol::limits;
-use perdura_typed::{Service, encode_command, encode_query, is_refusal};
+use perdura_typed::{Service, Typed, encode_command, encode_query, is_refusal};
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Steps of a seed.
-const STEPS: u64 = 200;
+/// Steps of a seed: the last one ends with a snapshot.
+const STEPS: u64 = 4 * SNAPSHOT;
 
 /// After so many there is a snapshot.
 const SNAPSHOT: u64 = 50;
@@ -71,9 +71,15 @@ pub enum Fault {
     /// A segment of its state is larger than replicas take.
     #[error("a segment of its state has {0} bytes, more than replicas take")]
     SegmentTooLarge(usize),
-    /// A reply, or an error, is larger than a client is sent; or an entry than it may be.
+    /// A query has changed its state.
+    #[error("a query has changed its state")]
+    QueryChangesState,
+    /// A command or query cannot be sent.
+    #[error("a command or query does not encode: {0}")]
+    NotEncoded(String),
+    /// A command or query does not come back from its bytes as it was sent; or a reply, an error or an entry is larger than it may be.
     #[error("{0}")]
-    TooLarge(String),
+    Unfit(String),
 }
 
 /// A [`Fault`], and where it showed.
@@ -85,11 +91,14 @@ pub struct Finding {
     pub seed: u64,
     /// The step, from 0 on.
     pub step: u64,
+    /// The version under which it ran.
+    pub version: u16,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}, step {}: {}", self.seed, self.step, self.fault)
+        let Finding { fault, seed, step, version } = self;
+        write!(f, "seed {seed}, step {step}, under version {version}: {fault}")
     }
 }
 
@@ -103,7 +112,7 @@ struct Ran {
     states: Vec<Vec<Bytes>>,
 }
 
-/// Runs a service with 200 steps for each seed, which `step` chooses, and all of them again 1.1 s later.
+/// Runs a service with 200 steps for each seed, which `step` chooses, under each version that it has, and all of them again 1.1 s later.
 ///
 /// # Errors
 /// The first [`Finding`].
@@ -111,36 +120,63 @@ pub fn check<S: Service>(
     seeds: Range<u64>,
     mut step: impl FnMut(&mut Random) -> Step<S>,
 ) -> Result<(), Box<Finding>> {
-    let mut first = Vec::new();
-    for seed in seeds.clone() {
-        let mut random = Random::new(seed);
-        let mut sent = |number: u64| encoded::<S>(&step(&mut random)).ok_or(number);
-        let steps: Result<Vec<Sent>, u64> = (0..STEPS).map(&mut sent).collect();
-        let found = |(step, fault)| Box::new(Finding { fault, seed, step });
-        let unfit = |number| found((number, Fault::TooLarge("a step does not encode".to_owned())));
-        let ran = run::<S>(steps.map_err(unfit)?).map_err(found)?;
-        // Before whatever else would look like another fault.
-        let again = run::<S>(ran.sent.clone()).map_err(found)?;
-        same(&ran, &again).map_err(found)?;
-        without_refused::<S>(&ran).map_err(found)?;
-        restored::<S>(&ran).map_err(found)?;
-        first.push((seed, ran));
+    let mut all = Vec::new();
+    for version in 1..=S::VERSION {
+        for seed in seeds.clone() {
+            let found = |(step, fault)| Box::new(Finding { fault, seed, step, version });
+            let mut random = Random::new(seed);
+            let mut sent = |number: u64| {
+                let unfit = |fault| found((number, fault));
+                encoded::<S>(step_of(&mut step, &mut random, version)).map_err(unfit)
+            };
+            let sent: Vec<Sent> = (0..STEPS).map(&mut sent).collect::<Result<_, _>>()?;
+            let ran = run::<S>(version, sent).map_err(found)?;
+            twins::<S>(version, &ran).map_err(found)?;
+            all.push((version, seed, ran));
+        }
     }
     std::thread::sleep(LATER);
-    for (seed, ran) in first {
-        let found = |(step, fault)| Box::new(Finding { fault, seed, step });
-        let again = run::<S>(ran.sent.clone()).map_err(found)?;
+    for (version, seed, ran) in all {
+        let found = |(step, fault)| Box::new(Finding { fault, seed, step, version });
+        let again = run::<S>(version, ran.sent.clone()).map_err(found)?;
         same(&ran, &again).map_err(found)?;
     }
     Ok(())
 }
 
-fn encoded<S: Service>(step: &Step<S>) -> Option<Sent> {
-    let (bytes, is_command) = match step {
+/// The next one that there is under this version, of as many tries as that takes.
+fn step_of<S: Service>(
+    step: &mut impl FnMut(&mut Random) -> Step<S>,
+    random: &mut Random,
+    version: u16,
+) -> Step<S> {
+    loop {
+        let step = step(random);
+        let since = match &step {
+            Step::Command(command) => S::since(command),
+            Step::Query(query) => S::query_since(query),
+        };
+        if since <= version {
+            return step;
+        }
+    }
+}
+
+/// Holds a run against its twins; where one differs it is asked first whether any twin does.
+fn twins<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
+    let again = || run::<S>(version, ran.sent.clone()).and_then(|again| same(ran, &again));
+    again()?;
+    let differs = without_refused::<S>(version, ran).and_then(|()| restored::<S>(version, ran));
+    differs.or_else(|wrong| again().and(Err(wrong)))
+}
+
+fn encoded<S: Service>(step: Step<S>) -> Result<Sent, Fault> {
+    let (bytes, is_command) = match &step {
         Step::Command(command) => (encode_command::<S>(command), true),
         Step::Query(query) => (encode_query::<S>(query), false),
     };
-    Some(Sent { bytes: bytes.ok()?, is_command })
+    let bytes = bytes.map_err(|error| Fault::NotEncoded(error.to_string()))?;
+    Ok(Sent { bytes, is_command })
 }
 
 /// What is wrong, and at which step.
@@ -155,38 +191,41 @@ fn refused(sent: &Sent, answer: &Answer) -> bool {
     sent.is_command && answer.as_ref().map_or(true, |reply| is_refusal(reply))
 }
 
-fn run<S: Service>(sent: Vec<Sent>) -> Result<Ran, Wrong> {
-    let mut run = Run::<S>::new();
+fn run<S: Service>(version: u16, sent: Vec<Sent>) -> Result<Ran, Wrong> {
+    let mut run = Run::<S>::new(version);
     let (mut answers, mut states) = (Vec::new(), Vec::new());
-    let mut state = run.segments().map_err(panicked(0))?;
+    let mut content = run.content().map_err(panicked(0))?;
     for (number, step) in (0..).zip(&sent) {
         let answer = run.step(number, step).map_err(panicked(number))?;
         if let Err(said) = &answer
-            && (said.contains("bytes") || said.contains("larger"))
+            && Typed::<S>::is_fault(said)
         {
-            return Err((number, Fault::TooLarge(said.clone())));
+            return Err((number, Fault::Unfit(said.clone())));
         }
-        let after = run.segments().map_err(panicked(number))?;
-        if refused(step, &answer) && after != state {
-            return Err((number, Fault::RefusalChangesState));
+        let after = run.content().map_err(panicked(number))?;
+        if (refused(step, &answer) || !step.is_command) && after != content {
+            let fault =
+                if step.is_command { Fault::RefusalChangesState } else { Fault::QueryChangesState };
+            return Err((number, fault));
         }
-        if let Some(large) = after.iter().find(|segment| segment.len() > limits::PIECE_BYTES) {
-            return Err((number, Fault::SegmentTooLarge(large.len())));
-        }
-        state = after;
+        content = after;
         answers.push(answer);
         if number % SNAPSHOT == SNAPSHOT - 1 {
-            states.push(state.clone());
+            let state = run.segments().map_err(panicked(number))?;
+            if let Some(large) = state.iter().find(|segment| segment.len() > limits::PIECE_BYTES) {
+                return Err((number, Fault::SegmentTooLarge(large.len())));
+            }
+            states.push(state);
         }
     }
     Ok(Ran { sent, answers, states })
 }
 
 /// From each of its snapshots it goes on as it did.
-fn restored<S: Service>(ran: &Ran) -> Result<(), Wrong> {
+fn restored<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
     for (index, state) in (1..).zip(&ran.states) {
         let from = index * SNAPSHOT;
-        let run = Run::<S>::restored(state.clone()).map_err(panicked(from))?;
+        let run = Run::<S>::restored(version, state.clone()).map_err(panicked(from))?;
         let mut run = run.map_err(|why| (from, Fault::NotRestored(why)))?;
         if run.segments().map_err(panicked(from))? != *state {
             return Err((from, Fault::RestoredStateDiffers));
@@ -197,18 +236,16 @@ fn restored<S: Service>(ran: &Ran) -> Result<(), Wrong> {
                 return Err((number, Fault::RestoredAnswersDiffer));
             }
         }
-        if let Some(last) = ran.states.last()
-            && (ran.sent.len() as u64).is_multiple_of(SNAPSHOT)
-            && run.segments().map_err(panicked(from))? != *last
-        {
+        let last = run.segments().map_err(panicked(from))?;
+        if ran.states.last().is_some_and(|state| *state != last) {
             return Err((from, Fault::RestoredStateDiffers));
         }
     }
     Ok(())
 }
 
-fn without_refused<S: Service>(ran: &Ran) -> Result<(), Wrong> {
-    let mut run = Run::<S>::new();
+fn without_refused<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
+    let mut run = Run::<S>::new(version);
     for ((number, step), answer) in (0..).zip(&ran.sent).zip(&ran.answers) {
         if refused(step, answer) {
             continue;

@@ -36,10 +36,16 @@ fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 impl<S: Service> Run<S> {
-    pub fn new() -> Run<S> {
+    /// One in its first state, under a version.
+    pub fn new(version: u16) -> Run<S> {
         let mut typed = Typed::new(STATE_BYTES);
-        typed.set_version(S::VERSION);
+        typed.set_version(version);
         Run(typed)
+    }
+
+    /// All that its state holds.
+    pub fn content(&self) -> Result<Vec<u8>, Panicked> {
+        caught(|| self.0.content())
     }
 
     /// Carries out step `number`.
@@ -75,8 +81,11 @@ impl<S: Service> Run<S> {
     }
 
     /// One with the state of these segments.
-    pub fn restored(segments: Vec<Bytes>) -> Result<Result<Run<S>, String>, Panicked> {
-        let mut run = Run::new();
+    pub fn restored(
+        version: u16,
+        segments: Vec<Bytes>,
+    ) -> Result<Result<Run<S>, String>, Panicked> {
+        let mut run = Run::new(version);
         let restored = caught(|| run.0.restore(segments))?;
         Ok(restored.map(|()| run).map_err(|error| error.to_string()))
     }

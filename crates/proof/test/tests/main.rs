@@ -1,7 +1,7 @@
 //! A service that is right, and each thing that may be wrong with one, put in on purpose.
 
 use perdura_test::{Fault, Random, Step, check};
-use perdura_typed::{Context, Parts, Service, Sharded};
+use perdura_typed::{Context, Parts, QueryContext, Service, Sharded};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -66,7 +66,7 @@ impl<const WRONG: u8> Service for Counts<WRONG> {
         })
     }
 
-    fn query(&self, (): ()) -> Result<Vec<u64>, Vec<u8>> {
+    fn query(&self, _: &QueryContext, (): ()) -> Result<Vec<u64>, Vec<u8>> {
         Ok(vec![self.total, self.counts.iter().map(|(_, count)| count).sum()])
     }
 
@@ -109,5 +109,5 @@ fn what_is_wrong_is_found() {
     assert_eq!(found::<LOST>(), Some(Fault::RestoredAnswersDiffer));
     assert_eq!(found::<PANIC>(), Some(Fault::Panic("seven".to_owned())));
     assert_eq!(found::<REFUSAL>(), Some(Fault::RefusalChanges));
-    assert!(matches!(found::<LARGE>(), Some(Fault::TooLarge(_))));
+    assert!(matches!(found::<LARGE>(), Some(Fault::Unfit(_))));
 }

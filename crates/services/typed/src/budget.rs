@@ -50,7 +50,15 @@ pub(crate) fn within<T>(meter: &Meter, work: impl FnOnce() -> T) -> Result<T, To
     done.ok_or(TooCostly)
 }
 
-/// An entry of so many bytes is read or written.
+/// What each write costs beside the bytes of its entry, bytes: the first in a segment copies that.
+const WRITE: usize = 4096;
+
+/// An entry of so many bytes is written.
+pub(crate) fn write(bytes: usize) {
+    charge(bytes.saturating_add(WRITE));
+}
+
+/// An entry of so many bytes is read.
 pub(crate) fn access(bytes: usize) {
     charge(bytes.saturating_add(ACCESS));
 }
@@ -60,7 +68,8 @@ pub(crate) fn charge(bytes: usize) {
     let Some(Spending { spent, most }) = SPENDING.get() else { return };
     let spent = spent.saturating_add(bytes as u64);
     SPENDING.set(Some(Spending { spent, most }));
-    if spent > most && !cfg!(panic = "abort") {
+    // What is dropped while that goes on may charge too.
+    if spent > most && !cfg!(panic = "abort") && !std::thread::panicking() {
         resume_unwind(Box::new(TooCostly));
     }
 }

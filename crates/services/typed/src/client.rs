@@ -45,6 +45,18 @@ pub enum CallError<E: fmt::Debug> {
     Answer,
 }
 
+impl<E: fmt::Debug> CallError<E> {
+    /// Whether it is certain that nothing was changed, and that nothing will be.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            CallError::Service(_) | CallError::Encode(_) => true,
+            CallError::Call(error) => error.is_refusal(),
+            CallError::Answer => false,
+        }
+    }
+}
+
 impl<S: Service> Client<S> {
     /// By the calls of a client of the cluster that runs the service.
     #[must_use]

@@ -5,6 +5,8 @@
 
 mod budget;
 mod client;
+mod client_key;
+mod journal;
 mod key;
 mod parts;
 mod service;
@@ -12,8 +14,9 @@ mod sharded;
 mod wire;
 
 pub use client::{CallError, Client};
+pub use client_key::ClientKey;
 pub use key::Key;
-pub use parts::Parts;
-pub use service::{Context, ERROR_BYTES, Service, Typed, name_of};
+pub use parts::{PART_BYTES, Parts};
+pub use service::{Context, ERROR_BYTES, QueryContext, Service, Typed, name_of};
 pub use sharded::Sharded;
 pub use wire::{encode_command, encode_query, is_refusal};

@@ -6,16 +6,21 @@
 //! A snapshot: segment 0 has, by part and in their order, the number of a map's segments, or a value as `postcard` encodes it; the maps' segments
 //! follow.
 
+use crate::journal::{Found, forget_dropped};
 use crate::key::Key;
 use crate::sharded::Sharded;
+use crate::wire::whole;
 use bytes::Bytes;
 use perdura_execution::{Entry, RestoreError, Snapshot};
 use perdura_protocol::codec::encode_bytes;
 use perdura_protocol::{Decode, DecodeError, Encode, Reader};
-use perdura_store::limits::VALUE_BYTES;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Most bytes of a part that is no map, encoded; and of all of them together sixteen times as many.
+pub const PART_BYTES: usize = 64 * 1024;
 
 /// What goes through the parts of a state.
 pub struct Parts {
@@ -25,11 +30,25 @@ pub struct Parts {
 
 /// What is done with each of them.
 enum Does {
-    Begin,
+    /// Marks the maps, from 1 on.
+    Begin(usize),
     Measure(Measured),
-    Undo(std::collections::VecDeque<Vec<u8>>),
+    /// The command is not going to be undone.
+    Settle,
+    /// Takes the maps out of their places.
+    TakeBack(Found),
+    /// Puts what was there when the command began where it was.
+    Undo(Undo),
+    /// All that the state holds, whatever segments it stands in.
+    Content(Vec<u8>),
     Freeze(Frozen),
     Install(Install),
+}
+
+struct Undo {
+    found: Found,
+    mark: usize,
+    values: VecDeque<Vec<u8>>,
 }
 
 /// A state after a command.
@@ -41,6 +60,13 @@ pub(crate) struct Measured {
     pub too_large: bool,
     /// The values, encoded: what undoes the next command.
     pub values: Vec<Vec<u8>>,
+}
+
+impl Measured {
+    /// Of all values.
+    pub fn value_bytes(&self) -> usize {
+        self.values.iter().map(Vec::len).sum()
+    }
 }
 
 /// The parts of a state as they were.
@@ -66,15 +92,31 @@ impl Parts {
     /// A map is a part.
     pub fn map<K: Key, V: Serialize + DeserializeOwned>(&mut self, map: &mut Sharded<K, V>) {
         match &mut self.does {
-            Does::Begin => map.begin(),
-            Does::Measure(measured) => {
-                measured.bytes += map.bytes();
-                measured.segments += map.segments();
-                measured.too_large |= map.has_too_large();
+            Does::Begin(mark) => {
+                *mark += 1;
+                map.inner().begin(*mark);
             }
-            Does::Undo(_) => map.undo(),
+            Does::Measure(measured) => {
+                let inner = map.inner();
+                measured.bytes += inner.map().bytes();
+                measured.segments += inner.map().segments();
+                measured.too_large |= inner.has_too_large();
+            }
+            Does::Settle => map.inner().settle(),
+            Does::TakeBack(found) => map.inner().take_back(found),
+            Does::Undo(undo) => {
+                undo.mark += 1;
+                *map.inner() = undo.found.take(undo.mark);
+            }
+            Does::Content(content) => {
+                for (key, value) in map.inner().map().range(b"", None) {
+                    encode_bytes(key, content);
+                    encode_bytes(value, content);
+                }
+                content.push(0xff);
+            }
             Does::Freeze(frozen) => {
-                let snapshot = map.snapshot();
+                let snapshot = map.inner().map().snapshot();
                 (snapshot.segments() as u32).encode(&mut frozen.head);
                 frozen.maps.push(snapshot);
             }
@@ -92,7 +134,7 @@ impl Parts {
     }
 
     /// Anything else is a part: it is written anew with each checkpoint, and looked at with each command, so it should be small, and has to be at most
-    /// [`VALUE_BYTES`]. What grows with use belongs into a map.
+    /// [`PART_BYTES`]. What grows with use belongs into a map.
     ///
     /// # Panics
     /// When it does not encode.
@@ -102,26 +144,28 @@ impl Parts {
             bytes.unwrap_or_else(|error| panic!("a part of the state does not encode: {error}"))
         };
         match &mut self.does {
-            Does::Begin => {}
+            Does::Begin(_) | Does::Settle | Does::TakeBack(_) => {}
             Does::Measure(measured) => {
                 let bytes = encode(value);
                 measured.bytes += bytes.len() as u64;
-                measured.too_large |= bytes.len() > VALUE_BYTES;
+                measured.too_large |= bytes.len() > PART_BYTES;
                 measured.values.push(bytes);
             }
-            Does::Undo(before) => {
-                let before =
-                    before.pop_front().and_then(|before| postcard::from_bytes(&before).ok());
-                *value = before.unwrap_or_else(|| {
-                    panic!("the parts of the state are others than when the command began")
-                });
+            Does::Undo(undo) => {
+                let before = undo.values.pop_front().unwrap_or_default();
+                // What has not changed need not be decoded.
+                if encode(value) != before {
+                    *value = whole(&before).unwrap_or_else(|| {
+                        panic!("a part of the state does not come back as it was encoded")
+                    });
+                }
             }
+            Does::Content(content) => encode_bytes(&encode(value), content),
             Does::Freeze(frozen) => encode_bytes(&encode(value), &mut frozen.head),
             Does::Install(install) => install.part(|head, _| {
-                let bytes = head.bytes("a part of the state", VALUE_BYTES).map_err(malformed)?;
-                *value = postcard::from_bytes(&bytes).map_err(|_| {
-                    RestoreError::Contradiction("a part of the state is of another type")
-                })?;
+                let bytes = head.bytes("a part of the state", PART_BYTES).map_err(malformed)?;
+                *value = whole(&bytes)
+                    .ok_or(RestoreError::Contradiction("a part of the state is of another type"))?;
                 Ok(())
             }),
         }
@@ -160,19 +204,37 @@ impl All<'_> {
 
     /// A command begins: from here on it can be undone.
     pub fn begin(&mut self) {
-        self.each(Does::Begin);
+        self.each(Does::Begin(0));
     }
 
     pub fn measure(&mut self) -> Measured {
-        match self.each(Does::Measure(Measured::default())) {
-            Does::Measure(measured) => measured,
-            _ => Measured::default(),
+        let Does::Measure(mut measured) = self.each(Does::Measure(Measured::default())) else {
+            return Measured::default();
+        };
+        measured.too_large |= measured.value_bytes() > 16 * PART_BYTES;
+        measured
+    }
+
+    /// The command is not going to be undone.
+    pub fn settle(&mut self) {
+        self.each(Does::Settle);
+        forget_dropped();
+    }
+
+    /// All that the state holds.
+    pub fn content(&mut self) -> Vec<u8> {
+        match self.each(Does::Content(Vec::new())) {
+            Does::Content(content) => content,
+            _ => Vec::new(),
         }
     }
 
     /// All is as it was when the command began; `values` are those of the measure before that.
     pub fn undo(&mut self, values: &[Vec<u8>]) {
-        self.each(Does::Undo(values.iter().cloned().collect()));
+        let Does::TakeBack(found) = self.each(Does::TakeBack(Found::default())) else { return };
+        let undo =
+            Undo { found: found.and_dropped(), mark: 0, values: values.iter().cloned().collect() };
+        self.each(Does::Undo(undo));
     }
 
     pub fn freeze(&mut self) -> Frozen {

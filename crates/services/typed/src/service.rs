@@ -1,7 +1,8 @@
 //! A service in types: what a developer writes, and what makes a replicated service of it.
 
 use crate::budget;
-use crate::parts::{All, Measured, Parts};
+use crate::client_key::ClientKey;
+use crate::parts::{All, Measured, PART_BYTES, Parts};
 use crate::wire::{self, Asked};
 use bytes::Bytes;
 use perdura_execution as execution;
@@ -12,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Most bytes of an error that a service refuses a command with, encoded.
@@ -26,7 +28,8 @@ pub const ERROR_BYTES: usize = 4096;
 /// A command that is refused with an error has changed nothing: what it wrote is undone. A panic is for states that must not be, and never for
 /// what a client sent: it ends the replica, and all others that run the same command.
 pub trait Service: Default + Send + 'static {
-    /// Its name, which stands in a cluster's files: `a` to `z`, `0` to `9`, `.`, `-` and `_`, 48 at most. No replica with another one takes part.
+    /// Its name, which stands in a cluster's files: `a` to `z`, `0` to `9`, `.`, `-` and `_`, 48 at most, and not that of a service that comes with
+    /// Perdura (`kv`, `tuples`). No replica with another one takes part.
     const NAME: &'static str;
 
     /// The newest version of its rules that this code can run under, from 1 on; it can run under all before too. Which is in force is ordered
@@ -56,17 +59,59 @@ pub trait Service: Default + Send + 'static {
     ///
     /// # Errors
     /// Why there is no answer, for its client.
-    fn query(&self, query: Self::Query) -> Result<Self::Reply, Self::Error>;
+    fn query(&self, context: &QueryContext, query: Self::Query)
+    -> Result<Self::Reply, Self::Error>;
+
+    /// From which version on there is such a command. One that came with a later version than the one in force is refused, on replicas that know
+    /// it as on those that do not: so while a cluster is updated all answer alike.
+    fn since(command: &Self::Command) -> u16 {
+        let _ = command;
+        1
+    }
+
+    /// The same of a query.
+    fn query_since(query: &Self::Query) -> u16 {
+        let _ = query;
+        1
+    }
 
     /// Names the parts of the state, all of them, in the same order each time: what is not named here is not undone, and lost when a replica takes
     /// the state of another.
     fn parts(&mut self, parts: &mut Parts);
 }
 
-/// The name of a service, which is held against what a name may be when the program is compiled.
+/// The name of a service, which is held against what a name may be when the program is compiled, as its version is.
 #[must_use]
 pub const fn name_of<S: Service>() -> ServiceName {
-    const { ServiceName::literal(S::NAME) }
+    const {
+        assert!(S::VERSION > 0, "versions are counted from 1");
+        assert!(
+            !matches!(S::NAME.as_bytes(), b"kv" | b"tuples"),
+            "a service that comes with Perdura has this name"
+        );
+        ServiceName::literal(S::NAME)
+    }
+}
+
+/// What a query may know besides itself and the state.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryContext {
+    client: ClientKey,
+    version: u16,
+}
+
+impl QueryContext {
+    /// Whose query it is.
+    #[must_use]
+    pub fn client(&self) -> ClientKey {
+        self.client
+    }
+
+    /// As [`Context::version`].
+    #[must_use]
+    pub fn version(&self) -> u16 {
+        self.version
+    }
 }
 
 /// What a command may know besides itself and the state: the same on all replicas.
@@ -84,10 +129,17 @@ impl Context<'_> {
         self.of.time.0
     }
 
-    /// The public key of the client whose command it is.
+    /// The same without the time in which the group stood still, so that what ends after a time does not end before its holder could say a
+    /// word.
     #[must_use]
-    pub fn client(&self) -> PublicKey {
-        self.of.session.client
+    pub fn clock_ms(&self) -> u64 {
+        self.of.clock.0
+    }
+
+    /// Whose command it is.
+    #[must_use]
+    pub fn client(&self) -> ClientKey {
+        ClientKey(self.of.session.client.0)
     }
 
     /// 32 bytes that are as good as drawn, other ones for each command. Whoever leads the replicas can choose among some, and everyone can
@@ -124,13 +176,16 @@ pub struct Typed<S> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unfit {
     #[error(
-        "the command or query is malformed: the client is made for another version of the service"
+        "the service has no such command or query, under the version that is in force: the client is made for another one"
     )]
     Malformed,
+    #[error("the service panicked at this query")]
+    Panicked,
     #[error(transparent)]
     Costs(#[from] execution::TooCostly),
     #[error(
-        "an entry would be larger than {KEY_BYTES} bytes of its key, or {VALUE_BYTES} bytes of its value"
+        "an entry would have a key of none or more than {KEY_BYTES} bytes, or a value of more than {VALUE_BYTES}; or a part of the state that is no \
+         map more than {PART_BYTES}"
     )]
     TooLarge,
     #[error("the state is full ({0} bytes): it takes no command that makes it larger")]
@@ -170,8 +225,14 @@ impl<S: Service> Typed<S> {
             Ok(reply) => Ok((wire::reply(&reply)?, Some(self.fitting()?))),
             Err(error) => Ok((wire::error(&error)?, None)),
         });
+        let accepted = accepted.and_then(|accepted| {
+            // That they are encoded with each command takes time too.
+            context.meter.charge(self.measured.value_bytes())?;
+            Ok(accepted)
+        });
         match accepted {
             Ok((reply, Some(measured))) => {
+                self.all(|all| all.settle());
                 self.measured = measured;
                 Ok(reply)
             }
@@ -195,20 +256,46 @@ impl<S: Service> Typed<S> {
         }
     }
 
-    fn answer(&self, query: S::Query, meter: &Meter) -> Result<Bytes, Unfit> {
+    fn answer(&self, client: PublicKey, query: S::Query, meter: &Meter) -> Result<Bytes, Unfit> {
         let service = self.service.borrow();
-        match budget::within(meter, || service.query(query))? {
+        let context = QueryContext { client: ClientKey(client.0), version: self.version };
+        match budget::within(meter, || service.query(&context, query))? {
             Ok(reply) => wire::reply(&reply),
             Err(error) => wire::error(&error),
         }
     }
 }
 
+/// For tests.
+#[doc(hidden)]
+impl<S: Service> Typed<S> {
+    /// All that the state holds, whatever segments it stands in.
+    #[must_use]
+    pub fn content(&self) -> Vec<u8> {
+        self.all(|all| all.content())
+    }
+
+    /// Whether this is what a client is told of a command or query that is none, or of what is larger than it may be.
+    #[must_use]
+    pub fn is_fault(said: &str) -> bool {
+        let faults =
+            [Unfit::Malformed, Unfit::Panicked, Unfit::TooLarge].map(|one| one.to_string());
+        faults.iter().any(|fault| fault == said)
+            || ["the reply has ", "the service refused it with an error of "]
+                .iter()
+                .any(|begins| said.starts_with(begins))
+    }
+}
+
 impl<S: Service> execution::Service for Typed<S> {
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        let done = match wire::decode::<S>(command) {
+        let done = match wire::decode::<S>(command, self.version) {
             Some(Asked::Command(command)) => self.command(context, command),
-            Some(Asked::Query(query)) => self.answer(query, &context.meter),
+            // A read that panics ends nothing, in order as without.
+            Some(Asked::Query(query)) => catch_unwind(AssertUnwindSafe(|| {
+                self.answer(context.session.client, query, &context.meter)
+            }))
+            .unwrap_or(Err(Unfit::Panicked)),
             None => Err(Unfit::Malformed),
         };
         done.map_err(|unfit| unfit.to_string())
@@ -216,13 +303,13 @@ impl<S: Service> execution::Service for Typed<S> {
 
     fn query_by(
         &self,
-        _: PublicKey,
+        client: PublicKey,
         command: &[u8],
         meter: &Meter,
     ) -> Option<Result<Bytes, String>> {
-        match wire::decode::<S>(command) {
+        match wire::decode::<S>(command, self.version) {
             Some(Asked::Query(query)) => {
-                Some(self.answer(query, meter).map_err(|unfit| unfit.to_string()))
+                Some(self.answer(client, query, meter).map_err(|unfit| unfit.to_string()))
             }
             Some(Asked::Command(_)) | None => None,
         }

@@ -1,11 +1,14 @@
 //! A map of any key and value, in segments that a snapshot shares.
 //!
 //! It is the store's map ([`SegmentMap`]) with typed keys and values: copied on write, digests remembered, segments split and merged by their
-//! size. While a command runs it keeps what the command overwrote, to be undone if that is refused.
+//! size. While a command runs it keeps what the command overwrote, to be undone if that is refused: its entries are what they were then, though
+//! they may stand in other segments, the same on all replicas.
 
 use crate::budget;
+use crate::journal::Journaled;
 use crate::key::Key;
-use perdura_execution::{RestoreError, Snapshot};
+use crate::wire::whole;
+use perdura_execution::RestoreError;
 use perdura_store::SegmentMap;
 use perdura_store::limits::{KEY_BYTES, VALUE_BYTES};
 use serde::Serialize;
@@ -14,35 +17,27 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
-
-/// What a key's entry was before, if there was one.
-type Overwritten = (Vec<u8>, Option<Vec<u8>>);
 
 /// An ordered map that may be large: a checkpoint writes the parts of it that changed, and a snapshot takes microseconds at any size.
 ///
-/// Keys take up to [`KEY_BYTES`] and values up to [`VALUE_BYTES`] as they are encoded (values as by `postcard`, so whatever has `Serialize` and
-/// `Deserialize`; what gives its parts in another order each time, as a `HashMap` does, must not stand in one). A command that writes a larger
+/// Keys take up to [`KEY_BYTES`] and values up to [`VALUE_BYTES`] as they are encoded (values as by `postcard`, so what has `Serialize` and
+/// `Deserialize` and does not ask the format what comes next; what gives its parts in another order each time, as a `HashMap` does, must not stand in one). A command that writes a larger
 /// one is refused, and undone.
 pub struct Sharded<K, V> {
-    map: SegmentMap,
-    // By the last command, in the order of its writes.
-    undo: Vec<Overwritten>,
-    too_large: bool,
+    inner: Journaled,
     typed: PhantomData<fn(K) -> V>,
 }
 
 impl<K, V> Default for Sharded<K, V> {
     fn default() -> Sharded<K, V> {
-        Sharded { map: SegmentMap::new(), undo: Vec::new(), too_large: false, typed: PhantomData }
+        Sharded { inner: Journaled::default(), typed: PhantomData }
     }
 }
 
 impl<K, V> Clone for Sharded<K, V> {
     /// Shares all entries until one of the two changes them.
     fn clone(&self) -> Sharded<K, V> {
-        let (map, undo) = (self.map.clone(), self.undo.clone());
-        Sharded { map, undo, too_large: self.too_large, typed: PhantomData }
+        Sharded { inner: self.inner.clone(), typed: PhantomData }
     }
 }
 
@@ -56,7 +51,7 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     /// Number of entries.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.map.entries()
+        self.inner.map().entries()
     }
 
     /// Whether it has none.
@@ -72,7 +67,7 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     #[must_use]
     pub fn get(&self, key: &K) -> Option<V> {
         let key = key_of(key);
-        let found = self.map.get(&key);
+        let found = self.inner.map().get(&key);
         budget::access(key.len() + found.map_or(0, <[u8]>::len));
         found.map(value_of)
     }
@@ -82,7 +77,7 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     pub fn contains(&self, key: &K) -> bool {
         let key = key_of(key);
         budget::access(key.len());
-        self.map.get(&key).is_some()
+        self.inner.map().get(&key).is_some()
     }
 
     /// Writes an entry, and gives the value that the key had.
@@ -93,16 +88,16 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
         let key = key_of(key.borrow());
         let value = postcard::to_stdvec(value.borrow())
             .unwrap_or_else(|error| panic!("a value does not encode: {error}"));
-        budget::access(key.len() + value.len());
-        let before = self.map.get(&key).map(<[u8]>::to_vec);
+        let before = self.inner.map().get(&key);
+        // What it overwrites is kept until the command has ended.
+        budget::write(key.len() + value.len() + before.map_or(0, <[u8]>::len));
+        let before = before.map(value_of);
         if key.is_empty() || key.len() > KEY_BYTES || value.len() > VALUE_BYTES {
-            self.too_large = true;
+            self.inner.refuse();
         } else {
-            self.keep(&key, before.as_deref());
-            // Whether it is too much is looked at when the command has ended.
-            let _ = self.map.put(&key, &value, u64::MAX);
+            self.inner.put(&key, &value);
         }
-        before.as_deref().map(value_of)
+        before
     }
 
     /// Removes an entry, and gives its value.
@@ -111,12 +106,26 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     /// As [`Sharded::get`].
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let key = key_of(key);
-        let before = self.map.get(&key).map(<[u8]>::to_vec);
-        budget::access(key.len() + before.as_ref().map_or(0, Vec::len));
-        let before = before?;
-        self.keep(&key, Some(&before));
-        self.map.remove(&key);
-        Some(value_of(&before))
+        let before = self.inner.map().get(&key);
+        budget::write(key.len() + before.map_or(0, <[u8]>::len));
+        let before = value_of(before?);
+        self.inner.remove(&key);
+        Some(before)
+    }
+
+    /// Removes all entries.
+    pub fn clear(&mut self) {
+        budget::write(self.inner.map().segments());
+        self.inner.clear();
+    }
+
+    /// Changes the value of a key, or writes one: the closure is given what is there.
+    ///
+    /// # Panics
+    /// As [`Sharded::insert`].
+    pub fn update(&mut self, key: impl Borrow<K>, change: impl FnOnce(Option<V>) -> V) {
+        let value = change(self.get(key.borrow()));
+        self.insert(key, value);
     }
 
     /// All entries, ascending.
@@ -151,12 +160,24 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
         self.between(start, end)
     }
 
+    /// The entries whose keys begin with this: of a map with keys `(A, B)`, those with one `A`.
+    ///
+    /// # Panics
+    /// As [`Sharded::get`].
+    pub fn starting_with(&self, first: &impl Key) -> impl DoubleEndedIterator<Item = (K, V)> {
+        let start = key_of(first);
+        let end = perdura_store::beyond_prefix(&start).map(|end| end.to_vec());
+        self.between(start, end)
+    }
+
     fn between(
         &self,
         start: Vec<u8>,
         end: Option<Vec<u8>>,
     ) -> impl DoubleEndedIterator<Item = (K, V)> {
-        self.map.range_within(start, end).map(|(key, value)| {
+        // Also where there is nothing in it.
+        budget::access(0);
+        self.inner.map().range_within(start, end).map(|(key, value)| {
             budget::access(key.len() + value.len());
             let mut rest = key;
             let found = K::decode_key(&mut rest).filter(|_| rest.is_empty());
@@ -164,57 +185,23 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
             (found, value_of(value))
         })
     }
-
-    fn keep(&mut self, key: &[u8], before: Option<&[u8]>) {
-        self.undo.push((key.to_vec(), before.map(<[u8]>::to_vec)));
-    }
 }
 
 /// What a service's parts are asked, whatever their types ([`crate::Parts`]).
 impl<K, V> Sharded<K, V> {
-    /// A command begins; what the one before overwrote is forgotten.
-    pub(crate) fn begin(&mut self) {
-        self.undo.clear();
-        self.too_large = false;
-    }
-
-    /// As it was at [`Sharded::begin`].
-    pub(crate) fn undo(&mut self) {
-        self.too_large = false;
-        for (key, before) in std::mem::take(&mut self.undo).into_iter().rev() {
-            match before {
-                Some(value) => drop(self.map.put(&key, &value, u64::MAX)),
-                None => drop(self.map.remove(&key)),
-            }
-        }
-    }
-
-    /// Whether the command wrote an entry that is larger than one may be.
-    pub(crate) fn has_too_large(&self) -> bool {
-        self.too_large
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.map.bytes()
-    }
-
-    pub(crate) fn segments(&self) -> usize {
-        self.map.segments()
-    }
-
-    pub(crate) fn snapshot(&self) -> Arc<dyn Snapshot> {
-        self.map.snapshot()
+    pub(crate) fn inner(&mut self) -> &mut Journaled {
+        &mut self.inner
     }
 
     pub(crate) fn restore(&mut self, segments: Vec<bytes::Bytes>) -> Result<(), RestoreError> {
-        *self = Sharded { map: SegmentMap::restore(segments)?, ..Sharded::default() };
+        self.inner = Journaled::of(SegmentMap::restore(segments)?);
         Ok(())
     }
 }
 
 impl<K, V> fmt::Debug for Sharded<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sharded").field("len", &self.map.entries()).finish_non_exhaustive()
+        f.debug_struct("Sharded").field("len", &self.inner.map().entries()).finish_non_exhaustive()
     }
 }
 
@@ -225,7 +212,7 @@ fn key_of(key: &impl Key) -> Vec<u8> {
 }
 
 fn value_of<V: DeserializeOwned>(bytes: &[u8]) -> V {
-    postcard::from_bytes(bytes).unwrap_or_else(|_| panic!("{}", changed::<V>("value")))
+    whole(bytes).unwrap_or_else(|| panic!("{}", changed::<V>("value")))
 }
 
 fn changed<T>(what: &str) -> String {
@@ -238,6 +225,7 @@ fn changed<T>(what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::Found;
     use std::collections::BTreeMap;
 
     #[test]
@@ -246,7 +234,7 @@ mod tests {
         let mut model = BTreeMap::new();
         let mut state = 7u64;
         for round in 0..300u64 {
-            map.begin();
+            map.inner().begin(1);
             let before = model.clone();
             for _ in 0..20 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
@@ -260,9 +248,12 @@ mod tests {
                 }
             }
             if round % 3 == 0 {
-                map.undo();
+                let mut found = Found::default();
+                map.inner().take_back(&mut found);
+                *map.inner() = found.and_dropped().take(1);
                 model = before;
             }
+            map.inner().settle();
             assert!(map.iter().eq(model.clone()));
             assert_eq!(map.len(), model.len() as u64);
             let (low, high) = (("k1".to_owned(), -50), ("k4".to_owned(), 20));
@@ -282,24 +273,27 @@ mod tests {
             assert_eq!(map.contains(&high), model.contains_key(&high));
             assert_eq!(map.get(&high), model.get(&high).cloned());
         }
-        let snapshot = map.snapshot();
+        let snapshot = map.inner().map().snapshot();
         assert!(snapshot.segments() > 1);
         let segments = (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect();
         let mut restored = Sharded::new();
         restored.restore(segments).unwrap();
-        assert!(restored.iter().eq(model) && restored.bytes() == map.bytes());
+        assert!(
+            restored.iter().eq(model)
+                && restored.inner().map().bytes() == map.inner().map().bytes()
+        );
     }
 
     #[test]
     fn what_is_too_large_is_not_written_and_said() {
         let mut map: Sharded<Vec<u8>, Vec<u8>> = Sharded::new();
-        map.begin();
         map.insert(vec![1; 4000], vec![1; 1_000_000]);
-        assert!(!map.has_too_large());
+        assert!(!map.inner().has_too_large());
         map.insert(vec![1; 4100], vec![]);
-        assert!(map.has_too_large());
-        map.begin();
+        assert!(map.inner().has_too_large());
+        map.inner().begin(1);
         map.insert(vec![], vec![1; 1_100_000]);
-        assert!(map.has_too_large() && map.len() == 1);
+        assert!(map.inner().has_too_large() && map.len() == 1);
+        map.inner().settle();
     }
 }

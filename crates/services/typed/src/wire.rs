@@ -42,18 +42,29 @@ pub fn is_refusal(answer: &[u8]) -> bool {
     answer.first() == Some(&ERROR)
 }
 
-fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+/// What these bytes are, all of them.
+pub(crate) fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(value)
 }
 
-pub(crate) fn decode<S: Service>(bytes: &[u8]) -> Option<Asked<S>> {
+/// None too where it came with a later version than this one.
+pub(crate) fn decode<S: Service>(bytes: &[u8], version: u16) -> Option<Asked<S>> {
     let (kind, rest) = bytes.split_first()?;
-    match *kind {
-        COMMAND => whole(rest).map(Asked::Command),
-        QUERY => whole(rest).map(Asked::Query),
-        _ => None,
-    }
+    let (asked, since) = match *kind {
+        COMMAND => {
+            let command = whole(rest)?;
+            let since = S::since(&command);
+            (Asked::Command(command), since)
+        }
+        QUERY => {
+            let query = whole(rest)?;
+            let since = S::query_since(&query);
+            (Asked::Query(query), since)
+        }
+        _ => return None,
+    };
+    (since <= version).then_some(asked)
 }
 
 pub(crate) fn reply(reply: &impl Serialize) -> Result<Bytes, Unfit> {

@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Meter, RestoreError, Service as _, StateLimit};
 use perdura_protocol::{ClusterId, Digest, PublicKey, SessionId, Slot, Time, limits};
-use perdura_typed::{Context, Parts, Service, Sharded, Typed};
+use perdura_typed::{Context, Parts, QueryContext, Service, Sharded, Typed};
 use serde::{Deserialize, Serialize};
 
 #[derive(Default)]
 struct Ledger {
     accounts: Sharded<String, u64>,
     total: u64,
+    others: Sharded<String, u64>,
     // From version 2 on.
     notes: Sharded<u32, Vec<u8>>,
 }
@@ -27,6 +28,17 @@ enum Command {
     Fail(u32),
     /// Never ends by itself.
     Loop,
+    /// Moves the accounts about before it fails in some way.
+    Move(Way, u8),
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Way {
+    Take,
+    Replace,
+    Swap,
+    Clear,
+    Copy,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -34,6 +46,7 @@ enum Query {
     Balance(String),
     Total,
     All,
+    Panic,
 }
 
 #[derive(Serialize, Deserialize, PartialEq, Debug)]
@@ -85,6 +98,53 @@ impl Service for Ledger {
                 self.accounts.remove(&"a".to_owned());
                 Err(Refused::AsATest(vec![7; bytes as usize]))
             }
+            Command::Move(way, fails) => {
+                let fail = |accounts: &mut Sharded<String, u64>| match fails {
+                    0 => Err(Refused::AsATest(vec![])),
+                    1 => loop {
+                        accounts.insert("looping".to_owned(), 1);
+                    },
+                    2 => {
+                        accounts.insert("k".repeat(5_000), 1);
+                        Ok(0)
+                    }
+                    _ => {
+                        for number in 0..2_000 {
+                            accounts.insert(format!("{number:0500}"), 1);
+                        }
+                        Ok(0)
+                    }
+                };
+                match way {
+                    Way::Take => {
+                        let mut accounts = std::mem::take(&mut self.accounts);
+                        accounts.insert("taken".to_owned(), 1);
+                        let done = fail(&mut accounts)?;
+                        self.accounts = accounts;
+                        Ok(done)
+                    }
+                    Way::Replace => {
+                        self.accounts.insert("replaced".to_owned(), 1);
+                        self.accounts = Sharded::new();
+                        fail(&mut self.accounts)
+                    }
+                    Way::Swap => {
+                        std::mem::swap(&mut self.accounts, &mut self.others);
+                        fail(&mut self.others)
+                    }
+                    Way::Clear => {
+                        self.accounts.insert("cleared".to_owned(), 1);
+                        self.accounts.clear();
+                        fail(&mut self.accounts)
+                    }
+                    Way::Copy => {
+                        let mut copy = self.accounts.clone();
+                        copy.remove(&"a".to_owned());
+                        self.accounts = copy;
+                        fail(&mut self.accounts)
+                    }
+                }
+            }
             Command::Loop => loop {
                 self.accounts.insert("a".to_owned(), self.total);
                 self.total += 1;
@@ -92,17 +152,23 @@ impl Service for Ledger {
         }
     }
 
-    fn query(&self, query: Query) -> Result<u64, Refused> {
+    fn query(&self, _: &QueryContext, query: Query) -> Result<u64, Refused> {
         match query {
             Query::Balance(account) => self.balance(&account),
             Query::Total => Ok(self.total),
+            Query::Panic => panic!("as a test"),
             Query::All => Ok(self.accounts.iter().map(|(_, amount)| amount).sum()),
         }
+    }
+
+    fn since(command: &Command) -> u16 {
+        if matches!(command, Command::Note(..)) { 2 } else { 1 }
     }
 
     fn parts(&mut self, parts: &mut Parts) {
         parts.map(&mut self.accounts);
         parts.value(&mut self.total);
+        parts.map(&mut self.others);
         if parts.version() >= 2 {
             parts.map(&mut self.notes);
         }
@@ -192,7 +258,7 @@ fn a_refused_command_changes_nothing_whatever_it_wrote() {
     let unfit = [
         (Command::Fail(5000), "with an error of 50"),
         (Command::Loop, "more work"),
-        (Command::Note(1, vec![0; 1_100_000]), "would be larger"),
+        (Command::Note(1, vec![0; 1_100_000]), "an entry would have"),
     ];
     for (command, words) in unfit {
         let said = run.run(&command).unwrap_err();
@@ -200,7 +266,7 @@ fn a_refused_command_changes_nothing_whatever_it_wrote() {
         assert_eq!((run.segments(), run.0.state_bytes()), before);
     }
     for bytes in [&[][..], &[0], &[2, 0], &[0, 9], &[0, 4, 0]] {
-        assert!(run.raw(bytes).unwrap_err().contains("malformed"));
+        assert!(run.raw(bytes).unwrap_err().contains("no such command"));
     }
     assert_eq!(run.ask(&Query::Balance("b".to_owned())), 50);
     assert_eq!((run.ask(&Query::Total), run.ask(&Query::All)), (100, 100));
@@ -244,12 +310,14 @@ fn a_part_of_a_later_version_is_there_from_that_version_on() {
     let mut first = Run(Typed::new(1 << 20));
     first.run(&open("a", 1)).unwrap().unwrap();
     let segments = first.segments();
-    assert_eq!(segments.len(), 2);
+    assert_eq!(segments.len(), 3);
+    let refused = first.run(&Command::Note(4, vec![1])).unwrap_err();
+    assert!(refused.contains("under the version that is in force"), "{refused}");
     let mut second = Run(Typed::new(1 << 20));
     second.0.restore(segments.clone()).unwrap();
     assert_eq!(second.segments(), segments);
     second.0.set_version(2);
-    assert_eq!(second.segments().len(), 3);
+    assert_eq!(second.segments().len(), 4);
     assert_eq!(second.run(&Command::Note(4, vec![1])), Ok(Ok(1)));
 }
 
@@ -266,8 +334,55 @@ fn a_full_state_takes_what_does_not_grow_it() {
     assert!(said.contains("the state is full"), "{said}");
     assert_eq!(run.run(&transfer("3", "4", 5)), Ok(Ok(10)));
     assert_eq!(run.ask(&Query::All), 5 * taken);
-    run.0.set_state_limit(StateLimit { bytes: 1 << 20, segments: 2 });
+    run.0.set_state_limit(StateLimit { bytes: 1 << 20, segments: 3 });
     assert!(run.run(&open("one more", 5)).is_err());
     run.0.set_state_limit(StateLimit::of_bytes(1 << 20));
     assert!(run.run(&open("one more", 5)).is_ok());
+}
+
+/// However a command moves the maps of the state about, and however it fails then.
+#[test]
+fn a_refused_command_that_moved_maps_changes_nothing() {
+    let mut run = Run::new();
+    run.run(&open("a", 70)).unwrap().unwrap();
+    run.run(&open("b", 30)).unwrap().unwrap();
+    run.0.set_state_limit(StateLimit::of_bytes(500_000));
+    let before = (run.0.content(), run.0.state_bytes());
+    for way in [Way::Take, Way::Replace, Way::Swap, Way::Clear, Way::Copy] {
+        for fails in 0..4 {
+            let done = run.run(&Command::Move(way, fails));
+            assert!(!matches!(done, Ok(Ok(_))), "{fails}");
+            assert!((run.0.content(), run.0.state_bytes()) == before, "{fails}");
+        }
+    }
+    assert_eq!(run.run(&transfer("a", "b", 70)), Ok(Ok(100)));
+}
+
+/// Segments are split and merged by what is undone too, the same on all replicas: restored ones go on as the others do.
+#[test]
+fn undoing_in_many_segments_is_the_same_on_a_restored_replica() {
+    let mut run = Run::new();
+    for number in 0..4_000u64 {
+        run.run(&open(&format!("account-{number:030}"), number)).unwrap().unwrap();
+    }
+    let mut restored = Run::new();
+    restored.0.restore(run.segments()).unwrap();
+    for round in 0..20 {
+        for each in [&mut run, &mut restored] {
+            let content = each.0.content();
+            assert!(each.run(&Command::Fail(100 + round)).unwrap().is_err());
+            assert!(each.0.content() == content);
+            each.run(&open(&format!("another-{round}"), 1)).unwrap().unwrap();
+        }
+        assert!(run.segments() == restored.segments());
+    }
+}
+
+#[test]
+fn a_query_that_panics_in_order_ends_nothing() {
+    let mut run = Run::new();
+    run.run(&open("a", 70)).unwrap().unwrap();
+    let said = run.raw(&postcard(1, &Query::Panic)).unwrap_err();
+    assert!(said.contains("panicked"), "{said}");
+    assert_eq!(run.ask(&Query::All), 70);
 }
