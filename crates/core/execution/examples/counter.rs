@@ -3,7 +3,7 @@
 //! Commands: `add N` (an ordered command) and `get` (also a fast read).
 
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
+use perdura_execution::{ExecutionContext, Failure, QueryContext, RestoreError, Service, Snapshot};
 use perdura_protocol::{Decode, Encode};
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ pub struct Counter(u64);
 struct Frozen(u64);
 
 impl Service for Counter {
-    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        if let Some(read) = self.query(command) {
-            return read;
+    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
+        if command == b"get" {
+            return Ok(Bytes::from(self.0.to_string()));
         }
-        let text = std::str::from_utf8(command).map_err(|e| e.to_string())?;
+        let text = std::str::from_utf8(command).map_err(|error| error.to_string())?;
         let amount = text.strip_prefix("add ").ok_or("the commands are `add N` and `get`")?;
         let amount: u64 = amount.parse().map_err(|_| format!("{amount:?} is not a number"))?;
         self.0 = self.0.checked_add(amount).ok_or("the counter is full")?;
         Ok(Bytes::from(self.0.to_string()))
     }
 
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+    fn query(&self, _: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         (command == b"get").then(|| Ok(Bytes::from(self.0.to_string())))
     }
 
@@ -34,11 +34,9 @@ impl Service for Counter {
         Arc::new(Frozen(self.0))
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        let [segment] = <[Bytes; 1]>::try_from(segments)
-            .map_err(|_| RestoreError::Contradiction("a counter has one segment"))?;
-        self.0 = u64::from_bytes(segment)
-            .map_err(|reason| RestoreError::Malformed { index: 0, reason })?;
+    fn install(&mut self, index: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.0 =
+            u64::from_bytes(segment).map_err(|reason| RestoreError::Malformed { index, reason })?;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - a panic in a service goes on as one whose payload is a [`ServicePanic`]; one of our own goes on as it was;
-//! - what only reads (`query`, `footprint`, `anticipate`, `attested`, `claims`) changes nothing, and a panic in it ends nothing: any
+//! - what only reads (`query`, `prefetch`, and the service's interface while nothing is executed) changes nothing, and a panic in it ends nothing: any
 //!   client may ask for that, again and again;
 //! - while nothing goes wrong, a command costs a few stores to memory that nobody else writes.
 
@@ -23,15 +23,15 @@ const SHOWN_BYTES: usize = 64;
 pub enum Call {
     /// [`crate::Service::on_time`].
     OnTime,
-    /// [`crate::Service::anticipate`].
-    Anticipate,
-    /// [`crate::Service::execute_or_wait`], which is [`crate::Service::execute`] in most.
+    /// [`crate::Service::prefetch`].
+    Prefetch,
+    /// [`crate::Service::execute`], or [`crate::Waiting::execute_or_wait`].
     Execute,
-    /// [`crate::Service::forget`].
+    /// [`crate::Waiting::forget`].
     Forget,
-    /// [`crate::Service::confirm`].
+    /// [`crate::Waiting::confirm`].
     Confirm,
-    /// [`crate::Service::take_back`].
+    /// [`crate::Waiting::take_back`].
     TakeBack,
     /// [`crate::Service::due`].
     Due,
@@ -41,25 +41,25 @@ pub enum Call {
     Measures,
     /// [`crate::Service::snapshot`].
     Snapshot,
-    /// [`crate::Service::restore`].
-    Restore,
+    /// [`crate::Service::install`].
+    Install,
     /// [`crate::Service::set_version`].
     SetVersion,
     /// [`crate::Service::set_state_limit`].
     SetStateLimit,
-    /// [`crate::Service::query_by`].
+    /// [`crate::Service::query`].
     Query,
-    /// [`crate::Service::footprint`].
+    /// [`crate::Interface::footprint`].
     Footprint,
     /// [`crate::Service::session_ended`].
     SessionEnded,
-    /// [`crate::Service::asks_about`].
+    /// [`crate::Interface::asks_about`].
     AsksAbout,
     /// [`crate::Service::may_be_put_off`].
     MayBePutOff,
-    /// [`crate::Service::attested`].
+    /// [`crate::Interface::attested`].
     Attested,
-    /// [`crate::Service::claims`].
+    /// [`crate::Interface::claims`].
     Claims,
     /// [`crate::Snapshot::segments`].
     Segments,
@@ -69,7 +69,7 @@ pub enum Call {
 
 const CALLS: [(Call, &str); 22] = [
     (Call::OnTime, "on_time"),
-    (Call::Anticipate, "anticipate"),
+    (Call::Prefetch, "prefetch"),
     (Call::Execute, "execute"),
     (Call::Forget, "forget"),
     (Call::Confirm, "confirm"),
@@ -78,7 +78,7 @@ const CALLS: [(Call, &str); 22] = [
     (Call::StateBytes, "state_bytes"),
     (Call::Measures, "measures"),
     (Call::Snapshot, "snapshot"),
-    (Call::Restore, "restore"),
+    (Call::Install, "install"),
     (Call::SetVersion, "set_version"),
     (Call::SetStateLimit, "set_state_limit"),
     (Call::Query, "query"),
@@ -122,7 +122,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// A service panicked, and where.
+/// A service panicked, or cannot go on here, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServicePanic {
     /// In which function.
@@ -137,17 +137,23 @@ pub struct ServicePanic {
     pub segment: Option<usize>,
     /// What it said.
     pub text: String,
+    /// It did not panic, but said itself that it cannot go on here ([`crate::Failure::FatalHere`]).
+    pub fatal: bool,
 }
+
+/// The words of a service that cannot go on.
+struct Fatal(String);
 
 impl ServicePanic {
     fn new(call: Call, slot: Slot, text: String) -> ServicePanic {
-        ServicePanic { call, slot, command: None, read: None, segment: None, text }
+        ServicePanic { call, slot, command: None, read: None, segment: None, text, fatal: false }
     }
 }
 
 impl fmt::Display for ServicePanic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the service panicked in {} at slot {}", self.call, self.slot)?;
+        let what = if self.fatal { "cannot go on here" } else { "panicked" };
+        write!(f, "the service {what} in {} at slot {}", self.call, self.slot)?;
         if let Some(segment) = self.segment {
             write!(f, ", for segment {segment}")?;
         }
@@ -240,11 +246,6 @@ impl Asked {
         Some((frame.session, number, Command::service_content(command).map(Shown::of)))
     }
 
-    /// Tells it, while a slot is executed, to forget a command, of whatever session.
-    pub(crate) fn forget(&self, session: SessionId, number: u64, work: impl FnOnce()) {
-        self.about_number(Call::Forget, (session, number), work);
-    }
-
     /// Tells it, while a slot is executed, something about a command of whatever session.
     pub(crate) fn about_number(
         &self,
@@ -272,6 +273,11 @@ impl Asked {
         self.0.call.store(call as u8 + 1, Ordering::Relaxed);
     }
 
+    /// It has said that it cannot go on here.
+    pub(crate) fn end(&self, words: String) -> ! {
+        resume_unwind(Box::new(Fatal(words)))
+    }
+
     /// It has answered.
     pub(crate) fn answered(&self) {
         self.0.call.store(0, Ordering::Relaxed);
@@ -289,7 +295,7 @@ impl Asked {
     /// Asks it what changes nothing; none if it panics.
     pub(crate) fn reading<T>(
         &self,
-        (call, slot): (Call, Slot),
+        call: Call,
         read: Option<&[u8]>,
         work: impl FnOnce() -> T,
     ) -> Option<T> {
@@ -305,8 +311,8 @@ impl Asked {
             Err(payload) => payload,
         };
         if !self.0.panicked.swap(true, Ordering::Relaxed) {
-            let read = read.map(Shown::of);
-            let panic = ServicePanic { read, ..ServicePanic::new(call, slot, text_of(&*payload)) };
+            let (read, text) = (read.map(Shown::of), text_of(&*payload));
+            let panic = ServicePanic { read, ..ServicePanic::new(call, self.slot(), text) };
             *self.0.caught.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
         None
@@ -333,12 +339,17 @@ fn naming<T>(work: impl FnOnce() -> T, name: impl FnOnce(String) -> Option<Servi
         resume_unwind(payload);
     }
     match name(text_of(&*payload)) {
-        Some(named) => resume_unwind(Box::new(named)),
+        Some(named) => {
+            resume_unwind(Box::new(ServicePanic { fatal: payload.is::<Fatal>(), ..named }))
+        }
         None => resume_unwind(payload),
     }
 }
 
 fn text_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "(no text)".into())
+    let words = || payload.downcast_ref::<Fatal>().map(|Fatal(words)| words.clone());
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .or_else(words)
+        .unwrap_or_else(|| "(no text)".into())
 }

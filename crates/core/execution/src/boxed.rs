@@ -1,16 +1,14 @@
 //! A service of which only its trait is known: the code of a replica is made once, for all services.
 
-use crate::cost::Meter;
-use crate::footprint::Footprint;
+use crate::interface::Interface;
 use crate::measure::Measure;
 use crate::restore::RestoreError;
 use crate::service::{
-    ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot, StateLimit,
+    ExecutionContext, FailingMemory, Failure, QueryContext, Service, Snapshot, StateLimit,
 };
+use crate::waiting::{Release, Waiting};
 use bytes::Bytes;
-use perdura_protocol::keys::Claim;
-use perdura_protocol::statement::STATEMENT_BYTES;
-use perdura_protocol::{PublicKey, SessionId, Time};
+use perdura_protocol::{SessionId, Time};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -30,25 +28,40 @@ pub fn flip_bit_of<S: Service + FailingMemory>(service: &mut dyn Service, at: u6
 
 /// Each function is the service's own, those with a default too.
 impl Service for AnyService {
-    fn footprint(&self, command: &[u8]) -> Footprint {
-        (**self).footprint(command)
-    }
-
-    fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
-        (**self).anticipate(commands);
-    }
-
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         (**self).execute(context, command)
     }
 
-    fn execute_or_wait(
-        &mut self,
-        context: &ExecutionContext,
-        command: &[u8],
-        released: &mut Vec<Release>,
-    ) -> Progress {
-        (**self).execute_or_wait(context, command, released)
+    fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
+        (**self).query(context, command)
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        (**self).snapshot()
+    }
+
+    fn install(&mut self, index: usize, segment: Bytes) -> Result<(), RestoreError> {
+        (**self).install(index, segment)
+    }
+
+    fn installed(&mut self) -> Result<(), RestoreError> {
+        (**self).installed()
+    }
+
+    fn interface(&self) -> Arc<dyn Interface> {
+        (**self).interface()
+    }
+
+    fn waiting(&mut self) -> Option<&mut dyn Waiting> {
+        (**self).waiting()
+    }
+
+    fn prefetch(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
+        (**self).prefetch(commands);
+    }
+
+    fn may_be_put_off(&self, command: &[u8]) -> bool {
+        (**self).may_be_put_off(command)
     }
 
     fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
@@ -59,69 +72,8 @@ impl Service for AnyService {
         (**self).due()
     }
 
-    fn forget(&mut self, session: SessionId, number: u64) {
-        (**self).forget(session, number);
-    }
-
-    fn confirm(
-        &mut self,
-        clock: Time,
-        session: SessionId,
-        number: u64,
-        released: &mut Vec<Release>,
-    ) {
-        (**self).confirm(clock, session, number, released);
-    }
-
-    fn take_back(
-        &mut self,
-        clock: Time,
-        session: SessionId,
-        number: u64,
-        released: &mut Vec<Release>,
-    ) {
-        (**self).take_back(clock, session, number, released);
-    }
-
     fn session_ended(&mut self, session: SessionId) {
         (**self).session_ended(session);
-    }
-
-    fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
-        (**self).asks_about(command)
-    }
-
-    fn may_be_put_off(&self, command: &[u8]) -> bool {
-        (**self).may_be_put_off(command)
-    }
-
-    fn attested(&self, reply: &[u8]) -> Option<Bytes> {
-        (**self).attested(reply)
-    }
-
-    fn claims(&self, command: &[u8]) -> Option<Vec<Claim<[u8; STATEMENT_BYTES]>>> {
-        (**self).claims(command)
-    }
-
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
-        (**self).query(command)
-    }
-
-    fn query_by(
-        &self,
-        client: PublicKey,
-        command: &[u8],
-        meter: &Meter,
-    ) -> Option<Result<Bytes, String>> {
-        (**self).query_by(client, command, meter)
-    }
-
-    fn snapshot(&self) -> Arc<dyn Snapshot> {
-        (**self).snapshot()
-    }
-
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        (**self).restore(segments)
     }
 
     fn state_bytes(&self) -> u64 {
@@ -161,7 +113,7 @@ mod tests {
             functions(from.split_once("\n}").unwrap().0)
         };
         let all = block(include_str!("service.rs"), "\npub trait Service: ");
-        assert!(all.len() > 20);
+        assert!(all.len() > 15);
         assert_eq!(block(include_str!("boxed.rs"), "\nimpl Service for AnyService "), all);
     }
 }

@@ -13,11 +13,13 @@
 #![forbid(unsafe_code)]
 
 mod administration;
+mod alone;
 mod asked;
 mod boxed;
 mod cost;
 mod footprint;
 mod genesis;
+mod interface;
 mod machine;
 mod manifest;
 mod measure;
@@ -28,17 +30,21 @@ mod session;
 mod sessions;
 mod snapshot;
 mod terms;
+mod waiting;
 
+pub use alone::Alone;
 pub use asked::{Asked, Call, ServicePanic, Shown, panic_is_expected};
 pub use boxed::{AnyService, any_service, flip_bit_of};
 pub use cost::{Meter, SESSION_BODIES, TooCostly};
 pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
+pub use interface::{Inspector, Interface, Opaque};
 pub use machine::{Executed, Machine, Reply, newest_versions};
 pub use manifest::{Entry, Manifest, ManifestError, PIECES, SEGMENTS, TooLarge};
 pub use measure::Measure;
 pub use restore::RestoreError;
 pub use service::{
-    ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot, Standing, StateLimit,
+    ExecutionContext, FailingMemory, Failure, QueryContext, Service, Snapshot, Standing, StateLimit,
 };
 pub use snapshot::StateSnapshot;
+pub use waiting::{Progress, Release, Waiting};

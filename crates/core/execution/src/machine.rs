@@ -10,15 +10,16 @@
 use crate::administration::{Administration, Change, Registry};
 use crate::asked::{Asked, Call};
 use crate::cost::{Meter, Spending, beyond};
-use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
+use crate::interface::Inspector;
 use crate::measure::Measure;
 use crate::outcomes::{sent_back, service_outcome};
-use crate::service::{ExecutionContext, Progress, Release, Service};
+use crate::service::{ExecutionContext, Failure, QueryContext, Service};
 use crate::session::{Admission, Session, Token, Withdrawn, body_bytes};
 use crate::sessions::Sessions;
 use crate::snapshot::StateSnapshot;
 use crate::terms::Terms;
+use crate::waiting::{self, Progress, Release};
 use bytes::Bytes;
 use effects::Effects;
 use perdura_protocol::configuration::{Parameters, Schedule};
@@ -30,7 +31,7 @@ use perdura_protocol::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use waits::{
-    about_number, about_session, confirm, take_back, take_released, too_many_waits, waited,
+    about_number, about_session, confirm, forget, take_back, take_released, too_many_waits, waited,
 };
 
 mod effects;
@@ -52,6 +53,7 @@ pub struct Machine<S> {
     pub(crate) sessions: Sessions,
     pub(crate) service: S,
     // Not part of the state.
+    pub(crate) inspector: Inspector,
     pub(crate) asked: Asked,
     // Those of the next slot, while one is executed; else those in force.
     pub(crate) next_terms: Terms,
@@ -100,6 +102,7 @@ impl<S: Service> Machine<S> {
         terms.versions.check(newest_versions(&service))?;
         let registry = Registry::new(parameters, genesis)?;
         terms.tell(&mut service, Slot(0));
+        let asked = Asked::default();
         Ok(Machine {
             cluster: parameters.cluster,
             offer_ms: parameters.offer_ms(),
@@ -111,21 +114,29 @@ impl<S: Service> Machine<S> {
             next_terms: terms,
             registry,
             sessions: Sessions::new(terms.versions.rules > 0),
+            inspector: Inspector { interface: service.interface(), asked: asked.clone() },
             service,
-            asked: Asked::default(),
+            asked,
         })
     }
 
     /// The same, which tells there what its service is being asked.
     #[must_use]
     pub fn telling(self, asked: Asked) -> Machine<S> {
-        Machine { asked, ..self }
+        let inspector = Inspector { asked: asked.clone(), ..self.inspector };
+        Machine { asked, inspector, ..self }
     }
 
     /// What the service is being asked.
     #[must_use]
     pub fn asked(&self) -> &Asked {
         &self.asked
+    }
+
+    /// What commands and replies of the service say by themselves, in any state: for who has no machine at hand, too.
+    #[must_use]
+    pub fn inspector(&self) -> &Inspector {
+        &self.inspector
     }
 
     /// Executes the batch that was decided for the next slot. Its frames are authentic: their
@@ -183,8 +194,8 @@ impl<S: Service> Machine<S> {
             self.lapse(id, &mut executed);
         }
         let encoded = batch.frames().iter().flat_map(Frame::command_slices);
-        self.asked.reading((Call::Anticipate, slot), None, || {
-            self.service.anticipate(&mut encoded.filter_map(Command::service_content));
+        self.asked.reading(Call::Prefetch, None, || {
+            self.service.prefetch(&mut encoded.filter_map(Command::service_content));
         });
         for (index, frame) in batch.frames().iter().enumerate() {
             self.asked.frame(index);
@@ -270,7 +281,7 @@ impl<S: Service> Machine<S> {
         let before = session.held();
         for number in session.acknowledge(frame.acked_below) {
             if !seeded!(AcknowledgedWaitStays) {
-                asked.forget(id, number, || service.forget(id, number));
+                forget((&mut *service, asked), id, number);
             }
         }
         let (cluster, slot, time) = (*cluster, *slot, *time);
@@ -311,7 +322,7 @@ impl<S: Service> Machine<S> {
                                 let of = (id, of);
                                 take_back((&mut *service, asked), told, of, &mut released);
                             } else if withdrawn == Withdrawn::Waited && !seeded!(WithdrawnStays) {
-                                asked.forget(id, of, || service.forget(id, of));
+                                forget((&mut *service, asked), id, of);
                             }
                             let gone = withdrawn != Withdrawn::Settled;
                             let outcome = Outcome::Refused(RefusalReason::Withdrawn);
@@ -365,7 +376,7 @@ impl<S: Service> Machine<S> {
                                     too_many_waits()
                                 }
                                 None => {
-                                    asked.forget(id, number, || service.forget(id, number));
+                                    forget((&mut *service, asked), id, number);
                                     too_many_waits()
                                 }
                             };
@@ -482,33 +493,13 @@ impl<S: Service> Machine<S> {
         }
         match Command::from_bytes(command.clone()) {
             Ok(Command::Service(content)) => {
-                let ask = || self.service.query_by(client, &content, meter);
-                let answer = self.asked.reading((Call::Query, self.slot), Some(&content), ask);
+                let context = QueryContext { client, meter };
+                let ask = || self.service.query(&context, &content);
+                let answer = self.asked.reading(Call::Query, Some(&content), ask);
                 answer.flatten().map(|result| service_outcome(u16::MAX, result)).map(sent_back)
             }
             Ok(_) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
-        }
-    }
-
-    /// What an encoded [`Command`] of `session` reads and writes, its session included (rule E1).
-    #[must_use]
-    pub fn footprint(&self, session: SessionId, command: &Bytes) -> Footprint {
-        match Command::from_bytes(command.clone()) {
-            Ok(Command::Service(content)) => {
-                let ask = || self.service.footprint(&content);
-                let marks = self.asked.reading((Call::Footprint, self.slot), Some(&content), ask);
-                marks.unwrap_or_else(Footprint::everything).of_session(session)
-            }
-            Ok(
-                Command::Open
-                | Command::OpenBy { .. }
-                | Command::Admin(_)
-                | Command::Close
-                | Command::Withdraw { .. }
-                | Command::Confirm { .. },
-            ) => Footprint::everything().of_session(session),
-            Ok(Command::Renew) | Err(_) => Footprint::new().of_session(session),
         }
     }
 
@@ -646,12 +637,15 @@ fn run<S: Service>(
     let rules = admin.rules;
     if let Some(content) = Command::service_content(command) {
         asked.ask(Call::Execute, context.number);
-        let progress = service.execute_or_wait(context, content, released);
-        asked.answered();
-        return match progress {
-            Progress::Done(result) => Some((service_outcome(rules, result), Change::None)),
-            Progress::Waits => None,
+        let progress = waiting::execute_or_wait(service, context, content, released);
+        let result = match progress {
+            Ok(Progress::Done(reply)) => Some(Ok(reply)),
+            Ok(Progress::Waits) => None,
+            Err(Failure::Refused(words)) => Some(Err(words)),
+            Err(Failure::FatalHere(words)) => asked.end(words),
         };
+        asked.answered();
+        return result.map(|result| (service_outcome(rules, result), Change::None));
     }
     Some(match Command::from_bytes(Bytes::copy_from_slice(command)) {
         Ok(Command::Admin(command)) if !admin.knows(&command, context.session.client) => {

@@ -5,7 +5,9 @@
 //! pieces again.
 
 use crate::administration::Registry;
+use crate::alone::Alone;
 use crate::asked::{Asked, Call};
+use crate::interface::Inspector;
 use crate::machine::{Machine, newest_versions};
 use crate::manifest::Manifest;
 use crate::service::Service;
@@ -84,7 +86,7 @@ impl<S: Service> Machine<S> {
             return Err(RestoreError::Count { expected, found: pieces.len() });
         }
         let wrong = || (0..expected).find(|index| !manifest.verify(*index, &pieces[*index]));
-        if let Some(index) = asked.about(Call::Restore, manifest.slot, wrong) {
+        if let Some(index) = asked.about(Call::Install, manifest.slot, wrong) {
             return Err(RestoreError::Digest(index));
         }
         let segments = pieces.split_off(1 + manifest.sessions());
@@ -100,7 +102,8 @@ impl<S: Service> Machine<S> {
         terms.tell(&mut service, manifest.slot);
         let sessions = Sessions::restored(core.tables, head.stood_ms);
         let sessions = restore_sessions(manifest, head.time, sessions, &pieces)?;
-        asked.about(Call::Restore, manifest.slot, || service.restore(segments))?;
+        let inspector = Inspector { interface: service.interface(), asked: asked.clone() };
+        asked.about(Call::Install, manifest.slot, || service.restore(segments))?;
         terms.tell(&mut service, manifest.slot);
         Ok(Machine {
             cluster: parameters.cluster,
@@ -114,6 +117,7 @@ impl<S: Service> Machine<S> {
             registry: core.registry,
             sessions,
             service,
+            inspector,
             asked,
         })
     }

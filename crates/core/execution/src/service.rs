@@ -1,20 +1,23 @@
 //! What a developer implements: a deterministic [`Service`] and the [`Snapshot`] of its state.
 //!
+//! Four functions are the whole of a small one: [`Service::execute`], [`Service::query`], [`Service::snapshot`] and [`Service::install`]. What
+//! follows them is for services that want more. What commands and replies say by themselves is asked of the service's [`Interface`]; commands
+//! that wait for others are its [`Waiting`] part.
+//!
 //! Invariants that the machine relies on:
 //! - `execute` is a function of the state, the context and the command, and of nothing else;
-//! - a refusal (`Err`) leaves the state as it was;
+//! - a refusal leaves the state as it was;
 //! - which commands wait is part of the state, and so of snapshots;
-//! - two services that executed the same commands, or restored the same segments, give snapshots
+//! - two services that executed the same commands, or installed the same segments, give snapshots
 //!   with equal segments, byte for byte.
 
-use crate::cost::Meter;
-use crate::footprint::Footprint;
+use crate::cost::{Meter, TooCostly};
+use crate::interface::{Interface, Opaque};
 use crate::manifest::Entry;
 use crate::measure::Measure;
 use crate::restore::RestoreError;
+use crate::waiting::{Release, Waiting};
 use bytes::Bytes;
-use perdura_protocol::keys::Claim;
-use perdura_protocol::statement::STATEMENT_BYTES;
 use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use std::any::Any;
 use std::sync::Arc;
@@ -50,7 +53,7 @@ pub struct ExecutionContext {
     pub batch: Digest,
     /// The administrator's key in force.
     pub administrator: PublicKey,
-    /// How the session stands that the command asks about ([`Service::asks_about`]).
+    /// How the session stands that the command asks about ([`Interface::asks_about`]).
     pub other: Option<Standing>,
     /// To be told what the command costs, as far as that is not in proportion to its own bytes. The bytes of its reply count by themselves.
     pub meter: Meter,
@@ -89,27 +92,43 @@ impl StateLimit {
     }
 }
 
-/// What became of a command, in a service whose commands may wait.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Progress {
-    /// As [`Service::execute`] says.
-    Done(Result<Bytes, String>),
-    /// It waits, which may have changed the state: its reply will be a [`Release`].
-    Waits,
+/// What a read outside the order of commands may know besides its bytes and the state. No time: replicas that are asked stand at different
+/// slots, and what they answer is held against each other.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryContext<'a> {
+    /// Who reads.
+    pub client: PublicKey,
+    /// To be told what the read costs, as far as that is not in proportion to its answer.
+    pub meter: &'a Meter,
 }
 
-/// The reply to a command that had waited.
+/// Why a command has no reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Release {
-    /// Whose command it is.
-    pub session: SessionId,
-    /// Its number in the session.
-    pub number: u64,
-    /// As [`Service::execute`] would have given it.
-    pub result: Result<Bytes, String>,
-    /// Whether it hands something over, which is the client's when that confirms it ([`Service::confirm`]), and else the next one's
-    /// ([`Service::take_back`]).
-    pub offer: bool,
+pub enum Failure {
+    /// It is refused, on every replica in these words for the client (at most 4096 bytes of them are sent), and has changed nothing.
+    Refused(String),
+    /// This replica cannot carry it out, which says nothing about the others: its memory is used up, a database that it runs does not
+    /// answer. It ends, with these words in its log; what it has executed of the batch is gone with its memory, and nobody is told anything of
+    /// it. When it is started again it executes the same commands again. A failure that all replicas would meet is no such thing: it ends all.
+    FatalHere(String),
+}
+
+impl From<String> for Failure {
+    fn from(words: String) -> Failure {
+        Failure::Refused(words)
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(words: &str) -> Failure {
+        Failure::Refused(words.to_owned())
+    }
+}
+
+impl From<TooCostly> for Failure {
+    fn from(too_costly: TooCostly) -> Failure {
+        Failure::Refused(too_costly.to_string())
+    }
 }
 
 /// A deterministic service, replicated by running the same commands in the same order everywhere.
@@ -117,99 +136,59 @@ pub struct Release {
 /// `examples/counter.rs` is a whole one.
 ///
 /// A panic in one of its functions ends the replica, and all others that run the same command, and does so again at every start until
-/// the program is another one: it is for states that must not be, and never for input. In those that only read (`query`,
-/// `footprint`, `anticipate`, `attested`, `claims`) it ends nothing.
+/// the program is another one: it is for states that must not be, and never for input. In those that only read (`query`, `prefetch`, and those
+/// of its [`Interface`]) it ends nothing.
 pub trait Service: Any + Send {
-    /// What `command` reads and writes, known before it runs. It may err only towards conflict
-    /// (rule E1), and should not panic on any bytes: it conflicts with everything then. The default conflicts with everything.
-    fn footprint(&self, command: &[u8]) -> Footprint {
-        let _ = command;
-        Footprint::everything()
-    }
-
-    /// These commands are the next to run, in this order, if nothing is in their way. A service whose state is far
-    /// larger than the processor's caches may look at what they will touch, so that memory answers many of them at
-    /// once and not one after the other. It changes nothing, and should not panic on any bytes.
-    fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
-        let _ = commands;
-    }
-
     /// Carries out `command`, any bytes a client sent, and gives its reply. The reply should own
     /// its memory: a slice of the command would keep the whole batch alive. Replies above
     /// [`perdura_protocol::limits::FRAME_BYTES`] are not delivered (the client learns "too old").
     ///
     /// # Errors
-    /// The command is refused, in words for the client (at most 4096 bytes of it are sent), and
-    /// has changed nothing.
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String>;
+    /// [`Failure`]: refused, the same everywhere; or fatal to this replica alone.
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure>;
 
-    /// The same in a service whose commands may wait for others: what `execute` would give, or that
-    /// the command waits. Replies to commands that had waited until now go to `released`, in the
-    /// order in which they are to be sent; those to commands that do not wait, or no longer, are
-    /// dropped.
-    fn execute_or_wait(
-        &mut self,
-        context: &ExecutionContext,
-        command: &[u8],
-        released: &mut Vec<Release>,
-    ) -> Progress {
-        let _ = released;
-        Progress::Done(self.execute(context, command))
-    }
-
-    /// The clock ([`ExecutionContext::clock`]) shows this from now on: called at the start of every batch (rule E3), for what
-    /// waits until then.
-    fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
-        let _ = (clock, released);
-    }
-
-    /// The time on the clock for which the first command waits, so that a batch comes then, though
-    /// nobody sends any. `on_time` at that time, or later, changes what this gives.
-    fn due(&self) -> Option<Time> {
+    /// Answers a read outside the order of commands, as [`Service::execute`] would at this point;
+    /// `None` when `command` is not a read. A panic is taken for `None`. The default orders everything.
+    fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
+        let _ = (context, command);
         None
     }
 
-    /// Nobody waits for the reply to a command any more: its client went on without it, or its
-    /// session ended. The command must leave no trace. No footprint tells of it.
-    fn forget(&mut self, session: SessionId, number: u64) {
-        let _ = (session, number);
+    /// The state as it is now. Execution waits for it, so it should take microseconds at any size:
+    /// share, and copy on write.
+    fn snapshot(&self) -> Arc<dyn Snapshot>;
+
+    /// Installs one segment of a snapshot into a service in its initial state: each of them once, ascending from 0, and nothing else is asked
+    /// of it meanwhile but its versions and limits. The digests have been verified; the shape has not. When all are there
+    /// ([`Service::installed`]), a snapshot gives the same segments again.
+    ///
+    /// # Errors
+    /// When no snapshot of this service has this segment at this place. The service is not used any more.
+    fn install(&mut self, index: usize, segment: Bytes) -> Result<(), RestoreError>;
+
+    /// All segments are installed. That there are as many as a snapshot has is verified afterwards.
+    ///
+    /// # Errors
+    /// When no snapshot of this service has just these segments. The service is not used any more.
+    fn installed(&mut self) -> Result<(), RestoreError> {
+        Ok(())
     }
 
-    /// The client has what the reply to this command, which had waited, offered it: it is the client's from now on, and a lease of it starts.
-    /// Each offer ends once, by this or by [`Service::take_back`].
-    fn confirm(
-        &mut self,
-        clock: Time,
-        session: SessionId,
-        number: u64,
-        released: &mut Vec<Release>,
-    ) {
-        let _ = (clock, session, number, released);
+    /// What commands and replies of this service say by themselves. Asked once, of one in its initial state.
+    fn interface(&self) -> Arc<dyn Interface> {
+        Arc::new(Opaque)
     }
 
-    /// The client of this command did not confirm what it was offered, in time ([`perdura_protocol::limits::OFFER_MS`]) or before its
-    /// session ended, and is told so: it is the next one's, as if it had never been offered. No footprint tells of it.
-    fn take_back(
-        &mut self,
-        clock: Time,
-        session: SessionId,
-        number: u64,
-        released: &mut Vec<Release>,
-    ) {
-        let _ = (clock, session, number, released);
-    }
-
-    /// The session is over for good: closed, expired, evicted, or its key was revoked. Told after what waited in it is forgotten, and what it
-    /// was offered taken back. No footprint tells of it.
-    fn session_ended(&mut self, session: SessionId) {
-        let _ = session;
-    }
-
-    /// Another session of which the command has to know whether it may still send anything, a function of the command alone:
-    /// [`ExecutionContext::other`] tells. No footprint need tell of it, for what opens or ends sessions conflicts with everything.
-    fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
-        let _ = command;
+    /// The part of it that lets commands wait for others, if it has one.
+    fn waiting(&mut self) -> Option<&mut dyn Waiting> {
         None
+    }
+
+    /// These commands are the next to run, in this order, if nothing is in their way. A service whose state is far
+    /// larger than the processor's caches may look at what they will touch, so that memory answers many of them at
+    /// once and not one after the other. It changes nothing, and should not panic on any bytes.
+    fn prefetch(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
+        let _ = commands;
     }
 
     /// Whether a command may be refused for now, since its client has used up its share of the slot, or keeps too many bytes of replies: it
@@ -220,56 +199,27 @@ pub trait Service: Any + Send {
         true
     }
 
-    /// What this reply states to those outside of the group, at most [`perdura_protocol::limits::LEAF_BYTES`] (else nothing), a function of the
-    /// reply alone: it goes to the client with the replica's signature ([`perdura_protocol::attestation`]), so that it
-    /// can be shown to others. Asked of replies to ordered commands only, and not of offers, which may be taken back. A panic is taken for nothing.
-    fn attested(&self, reply: &[u8]) -> Option<Bytes> {
-        let _ = reply;
+    /// The clock ([`ExecutionContext::clock`]) shows this from now on: called at the start of every batch (rule E3), for what
+    /// ends by time, and what waits until then. Replies to commands that waited go to `released`, as in [`Waiting::execute_or_wait`].
+    fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
+        let _ = (clock, released);
+    }
+
+    /// The time on the clock for which something in the state waits first, so that a batch comes then, though
+    /// nobody sends any. `on_time` at that time, or later, changes what this gives.
+    fn due(&self) -> Option<Time> {
         None
     }
 
-    /// The signatures in a command that have to be genuine for it to be ordered, at most [`perdura_protocol::limits::COMMAND_CLAIMS`]
-    /// (and [`perdura_protocol::limits::FRAME_CLAIMS`] in a frame); `None` when it is malformed and must not be ordered. Replicas
-    /// ask for them before anything is agreed on, each where it is just then: a function of the command and of what never changes in the
-    /// life of the cluster, or correct replicas take each other for liars. A panic is taken for `None`.
-    fn claims(&self, command: &[u8]) -> Option<Vec<Claim<[u8; STATEMENT_BYTES]>>> {
-        let _ = command;
-        Some(Vec::new())
+    /// The session is over for good: closed, expired, evicted, or its key was revoked. Told after what waited in it is forgotten, and what it
+    /// was offered taken back. No footprint tells of it.
+    fn session_ended(&mut self, session: SessionId) {
+        let _ = session;
     }
-
-    /// Answers a read outside the order of commands, as [`Service::execute`] would at this point;
-    /// `None` when `command` is not a read. A panic is taken for `None`. The default orders everything.
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
-        let _ = command;
-        None
-    }
-
-    /// The same for the client with this key, in a service that asks who reads, or that can read far more than it answers: `meter` is told of
-    /// that.
-    fn query_by(
-        &self,
-        client: PublicKey,
-        command: &[u8],
-        meter: &Meter,
-    ) -> Option<Result<Bytes, String>> {
-        let _ = (client, meter);
-        self.query(command)
-    }
-
-    /// The state as it is now. Execution waits for it, so it should take microseconds at any size:
-    /// share, and copy on write.
-    fn snapshot(&self) -> Arc<dyn Snapshot>;
-
-    /// Replaces the state by one whose snapshot gave these segments, in order. The digests have
-    /// been verified; the shape has not. Afterwards a snapshot gives the same segments again.
-    ///
-    /// # Errors
-    /// When no snapshot of this service gives these segments. The service is not used any more.
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError>;
 
     /// About how large the state is, bytes: what a snapshot of it takes on disk, more or less. Replicas agree
     /// by it on when the next checkpoint is due, which is rarer for a large state, and count that anew from their
-    /// checkpoints when they start. So it follows from the state alone, is the same after a restore, and never changes in the life
+    /// checkpoints when they start. So it follows from the state alone, is the same after it was installed, and never changes in the life
     /// of a cluster whose `checkpoint_stretch` is not 1, not even with all replicas stopped. Constant time. A service that does
     /// not say is taken for small.
     fn state_bytes(&self) -> u64 {
@@ -288,7 +238,7 @@ pub trait Service: Any + Send {
     }
 
     /// The version of its rules that is in force: at the start, when it is raised (after the last command of a slot and before the
-    /// first of the next), and both before and after a restore. So it may come again.
+    /// first of the next), and both before the first segment and after the last is installed. So it may come again.
     fn set_version(&mut self, version: u16) {
         let _ = version;
     }

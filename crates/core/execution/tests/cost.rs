@@ -3,7 +3,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{
-    Executed, ExecutionContext, RestoreError, SESSION_BODIES, Service, Snapshot,
+    Executed, ExecutionContext, Failure, RestoreError, SESSION_BODIES, Service, Snapshot,
 };
 use perdura_protocol::limits::{COMMAND_COST, SLOT_COST};
 use perdura_protocol::{
@@ -20,7 +20,7 @@ struct Works {
 struct Done(u64);
 
 impl Service for Works {
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         let (cost, answer, _) = read(command);
         context.meter.charge(cost)?;
         self.done += 1;
@@ -35,8 +35,8 @@ impl Service for Works {
         Arc::new(Done(self.done))
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        self.done = u64::from_le_bytes(segments[0][..].try_into().unwrap());
+    fn install(&mut self, _: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.done = u64::from_le_bytes(segment[..].try_into().unwrap());
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, Machine, Progress, Release, RestoreError, Service, Snapshot,
+    ExecutionContext, Failure, Machine, Progress, Release, RestoreError, Service, Snapshot, Waiting,
 };
 use perdura_protocol::{
     AdminCommand, Batch, Command, Encode, Frame, Outcome, RefusalReason, SessionId, Time, limits,
@@ -49,27 +49,41 @@ impl Seat {
 }
 
 impl Service for Seat {
-    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, Failure> {
         unreachable!("a machine asks for those that may wait")
     }
 
+    fn waiting(&mut self) -> Option<&mut dyn Waiting> {
+        Some(self)
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(Text(format!("{:?} {:?} {:?}", self.queue, self.offered, self.taken).into()))
+    }
+
+    fn install(&mut self, _: usize, _: Bytes) -> Result<(), RestoreError> {
+        Ok(())
+    }
+}
+
+impl Waiting for Seat {
     fn execute_or_wait(
         &mut self,
         context: &ExecutionContext,
         command: &[u8],
         released: &mut Vec<Release>,
-    ) -> Progress {
+    ) -> Result<Progress, Failure> {
         match command {
             b"sit" => {
                 self.queue.push_back((context.session, context.number));
                 self.serve(released);
-                return Progress::Waits;
+                return Ok(Progress::Waits);
             }
             b"chair" => {
                 let (session, number) = (context.session, context.number);
                 self.chair = Some((session, number));
                 released.push(Release { session, number, result: Ok(Bytes::new()), offer: true });
-                return Progress::Waits;
+                return Ok(Progress::Waits);
             }
             b"leave" => self.taken = None,
             _ => {}
@@ -77,7 +91,7 @@ impl Service for Seat {
         self.serve(released);
         let numbers =
             [self.taken.map(|(one, _)| one), self.offered].map(|one| one.map(|one| one.1));
-        Progress::Done(Ok(format!("{numbers:?}").into()))
+        Ok(Progress::Done(format!("{numbers:?}").into()))
     }
 
     fn forget(&mut self, session: SessionId, number: u64) {
@@ -95,14 +109,6 @@ impl Service for Seat {
             assert_eq!(self.offered.take(), Some((session, number)));
             self.serve(released);
         }
-    }
-
-    fn snapshot(&self) -> Arc<dyn Snapshot> {
-        Arc::new(Text(format!("{:?} {:?} {:?}", self.queue, self.offered, self.taken).into()))
-    }
-
-    fn restore(&mut self, _: Vec<Bytes>) -> Result<(), RestoreError> {
-        Ok(())
     }
 }
 

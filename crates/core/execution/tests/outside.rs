@@ -3,7 +3,8 @@
 use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, Machine, Progress, Release, RestoreError, Service, Snapshot, Standing,
+    ExecutionContext, Failure, Interface, Machine, Progress, Release, RestoreError, Service,
+    Snapshot, Standing, Waiting,
 };
 use perdura_protocol::keys::Claim;
 use perdura_protocol::statement::STATEMENT_BYTES;
@@ -39,28 +40,15 @@ fn asked(command: &[u8]) -> Option<SessionId> {
 }
 
 impl Service for Watch {
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         match command {
             b"ended" => Ok(format!("{:?}", self.ended).into()),
             _ => Ok(format!("{:?} {}", context.other, context.administrator.0[0]).into()),
         }
     }
 
-    fn execute_or_wait(
-        &mut self,
-        context: &ExecutionContext,
-        command: &[u8],
-        _: &mut Vec<Release>,
-    ) -> Progress {
-        if command == b"wait" {
-            self.waiting.push((context.session, context.number));
-            return Progress::Waits;
-        }
-        Progress::Done(self.execute(context, command))
-    }
-
-    fn forget(&mut self, session: SessionId, number: u64) {
-        self.waiting.retain(|one| *one != (session, number));
+    fn waiting(&mut self) -> Option<&mut dyn Waiting> {
+        Some(self)
     }
 
     fn session_ended(&mut self, session: SessionId) {
@@ -68,6 +56,50 @@ impl Service for Watch {
         self.ended.push((session.nonce, still));
     }
 
+    fn interface(&self) -> Arc<dyn Interface> {
+        Arc::new(Claims)
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(Nothing)
+    }
+
+    fn install(&mut self, _: usize, _: Bytes) -> Result<(), RestoreError> {
+        Ok(())
+    }
+}
+
+impl Waiting for Watch {
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        _: &mut Vec<Release>,
+    ) -> Result<Progress, Failure> {
+        if command == b"wait" {
+            self.waiting.push((context.session, context.number));
+            return Ok(Progress::Waits);
+        }
+        self.execute(context, command).map(Progress::Done)
+    }
+
+    fn forget(&mut self, session: SessionId, number: u64) {
+        self.waiting.retain(|one| *one != (session, number));
+    }
+
+    fn confirm(&mut self, _: Time, _: SessionId, _: u64, _: &mut Vec<Release>) {
+        unreachable!("nothing is offered")
+    }
+
+    fn take_back(&mut self, _: Time, _: SessionId, _: u64, _: &mut Vec<Release>) {
+        unreachable!("nothing is offered")
+    }
+}
+
+/// What it says by itself.
+struct Claims;
+
+impl Interface for Claims {
     fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
         asked(command)
     }
@@ -86,14 +118,6 @@ impl Service for Watch {
             signature: Signature::NONE,
         };
         Some((0..count.parse().expect("a number")).map(claim).collect())
-    }
-
-    fn snapshot(&self) -> Arc<dyn Snapshot> {
-        Arc::new(Nothing)
-    }
-
-    fn restore(&mut self, _: Vec<Bytes>) -> Result<(), RestoreError> {
-        Ok(())
     }
 }
 
@@ -233,7 +257,7 @@ fn claims_of_a_frame_are_those_of_its_commands_within_bounds() {
     let replica = Replica::around(Watch::default());
     let count = |commands: &[&str]| {
         let commands: Vec<Bytes> = commands.iter().map(|one| service(one)).collect();
-        let claims = replica.0.claims(&frame(session(ALICE, 5), 0, 1, &commands));
+        let claims = replica.0.inspector().claims(&frame(session(ALICE, 5), 0, 1, &commands));
         claims.map(|claims| claims.len())
     };
     assert_eq!(count(&["hello"]), Some(0));
@@ -255,13 +279,13 @@ fn claims_of_a_frame_are_those_of_its_commands_within_bounds() {
     assert_eq!(caught.call, perdura_execution::Call::Claims);
     // What is no command of the service asks for nothing.
     let renewal = frame(session(ALICE, 5), 0, limits::FIRST_RENEWAL, &[Command::Renew.to_bytes()]);
-    assert!(replica.0.claims(&renewal).is_some_and(|claims| claims.is_empty()));
+    assert!(replica.0.inspector().claims(&renewal).is_some_and(|claims| claims.is_empty()));
 }
 
 #[test]
 fn replies_attest_and_offers_do_not() {
     let replica = Replica::around(Watch::default());
-    let attested = |outcome: &Outcome| replica.0.attested(outcome);
+    let attested = |outcome: &Outcome| replica.0.inspector().attested(outcome);
     let waited = |offer| Outcome::Waited { outcome: Box::new(reply("said so")), offer };
     let leaf = Some(Bytes::from_static(b"so"));
     assert_eq!(attested(&reply("said so")), leaf);

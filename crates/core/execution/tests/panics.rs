@@ -3,10 +3,11 @@
 use crate::support::{self, ALICE, BOB, Replica, frame, genesis, parameters, service, session};
 use bytes::Bytes;
 use perdura_execution::{
-    Asked, Call, ExecutionContext, Footprint, Machine, Measure, Progress, Release, RestoreError,
-    Service, ServicePanic, Snapshot, panic_is_expected,
+    Asked, Call, ExecutionContext, Failure, Footprint, Interface, Machine, Measure, Progress,
+    QueryContext, Release, RestoreError, Service, ServicePanic, Snapshot, Waiting,
+    panic_is_expected,
 };
-use perdura_protocol::{Batch, Command, Encode, Outcome, Slot, Time};
+use perdura_protocol::{Batch, Command, Encode, Outcome, SessionId, Slot, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -24,33 +25,19 @@ impl Touchy {
 }
 
 impl Service for Touchy {
-    fn footprint(&self, command: &[u8]) -> Footprint {
-        assert!(command != b"footprint");
-        Footprint::new()
-    }
-
-    fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
+    fn prefetch(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
         for command in commands {
-            assert!(command != b"anticipate");
+            assert!(command != b"prefetch");
         }
     }
 
-    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
+        if command == b"fatal" {
+            return Err(Failure::FatalHere("no memory is left".into()));
+        }
         assert!(!command.starts_with(b"boom"), "{} bytes are too many", command.len());
         self.at = Bytes::copy_from_slice(command);
         Ok(Bytes::from_static(b"done"))
-    }
-
-    fn execute_or_wait(
-        &mut self,
-        context: &ExecutionContext,
-        command: &[u8],
-        _: &mut Vec<Release>,
-    ) -> Progress {
-        match command {
-            b"wait" => Progress::Waits,
-            _ => Progress::Done(self.execute(context, command)),
-        }
     }
 
     fn on_time(&mut self, _: Time, _: &mut Vec<Release>) {
@@ -62,20 +49,11 @@ impl Service for Touchy {
         None
     }
 
-    fn forget(&mut self, _: perdura_protocol::SessionId, _: u64) {
-        panic!("never forgets");
-    }
-
-    fn session_ended(&mut self, _: perdura_protocol::SessionId) {
+    fn session_ended(&mut self, _: SessionId) {
         self.touch("session_ended");
     }
 
-    fn asks_about(&self, command: &[u8]) -> Option<perdura_protocol::SessionId> {
-        assert!(command != b"asks", "about whom?");
-        None
-    }
-
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+    fn query(&self, _: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         self.read_expected.set(panic_is_expected());
         assert!(command != b"bad read", "no such thing");
         Some(Ok(Bytes::from_static(b"read")))
@@ -86,9 +64,17 @@ impl Service for Touchy {
         Arc::new(Segments(self.at.clone()))
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        assert!(segments.len() != 2, "two segments");
+    fn install(&mut self, index: usize, _: Bytes) -> Result<(), RestoreError> {
+        assert!(index == 0, "two segments");
         Ok(())
+    }
+
+    fn interface(&self) -> Arc<dyn Interface> {
+        Arc::new(Words)
+    }
+
+    fn waiting(&mut self) -> Option<&mut dyn Waiting> {
+        Some(self)
     }
 
     fn measures(&self) -> Vec<Measure> {
@@ -99,6 +85,43 @@ impl Service for Touchy {
     fn state_bytes(&self) -> u64 {
         self.touch("state_bytes");
         7
+    }
+}
+
+impl Waiting for Touchy {
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        _: &mut Vec<Release>,
+    ) -> Result<Progress, Failure> {
+        match command {
+            b"wait" => Ok(Progress::Waits),
+            _ => self.execute(context, command).map(Progress::Done),
+        }
+    }
+
+    fn forget(&mut self, _: SessionId, _: u64) {
+        panic!("never forgets");
+    }
+
+    fn confirm(&mut self, _: Time, _: SessionId, _: u64, _: &mut Vec<Release>) {}
+
+    fn take_back(&mut self, _: Time, _: SessionId, _: u64, _: &mut Vec<Release>) {}
+}
+
+/// What it says by itself.
+struct Words;
+
+impl Interface for Words {
+    fn footprint(&self, command: &[u8]) -> Footprint {
+        assert!(command != b"footprint");
+        Footprint::new()
+    }
+
+    fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
+        assert!(command != b"asks", "about whom?");
+        None
     }
 }
 
@@ -153,6 +176,27 @@ fn a_command_is_named_with_its_slot_its_session_and_its_first_bytes() {
 }
 
 #[test]
+fn what_is_fatal_here_is_named_and_is_no_panic() {
+    let mut replica = told("calm");
+    let batch = Batch::requests(Time(1), vec![frame(session(ALICE, 7), 0, 2, &[service("fatal")])]);
+    let fatal = panic_of(|| replica.execute(&batch));
+    assert!(fatal.fatal && fatal.call == Call::Execute && fatal.slot == Slot(3));
+    let words = fatal.to_string();
+    assert!(words.contains("cannot go on here in `execute` at slot 3"), "{words}");
+    assert!(words.ends_with(": no memory is left"), "{words}");
+    let panic = panic_of(|| told("boom"));
+    assert!(!panic.fatal && panic.to_string().contains("panicked"));
+}
+
+/// A state that a service takes for one, and would give otherwise.
+#[test]
+fn as_many_segments_have_to_come_back_as_were_installed() {
+    let snapshot = Replica::around(support::Counter::default()).0.snapshot();
+    let other = support::restore(&snapshot, Touchy::default()).map(|_| ());
+    assert!(matches!(other, Err(RestoreError::Contradiction(_))), "{other:?}");
+}
+
+#[test]
 fn every_function_that_a_replica_calls_is_named() {
     let mut replica = told("on_time");
     let panic = panic_of(|| replica.execute(&Batch::tick(Time(9))));
@@ -174,7 +218,7 @@ fn every_function_that_a_replica_calls_is_named() {
     }
     let snapshot = told("calm").0.snapshot();
     let panic = panic_of(|| support::restore(&snapshot, Touchy::default()).map(|_| ()));
-    assert_eq!((panic.call, panic.slot), (Call::Restore, Slot(2)));
+    assert_eq!((panic.call, panic.slot), (Call::Install, Slot(2)));
     let mut replica = told("session_ended");
     let closed = frame(session(ALICE, 7), 0, 2, &[Command::Close.to_bytes()]);
     let panic = panic_of(|| replica.order(&closed));
@@ -205,7 +249,7 @@ fn a_read_over_which_the_service_panics_is_none_and_is_told_of_once() {
     let panic = asked.take_caught().unwrap();
     assert_eq!((panic.call, panic.slot), (Call::Query, Slot(2)));
     assert!(panic.to_string().contains("for the read \"bad read\" (8 bytes): no such thing"));
-    let nothing = replica.0.footprint(session(ALICE, 7), &service("footprint"));
+    let nothing = replica.0.inspector().footprint(session(ALICE, 7), &service("footprint"));
     assert!(nothing.conflicts(&Footprint::everything()));
     assert_eq!(asked.take_caught(), None, "once");
     assert_eq!(replica.0.query(BOB, &service("good")), Some(support::reply("read")));
@@ -215,9 +259,9 @@ fn a_read_over_which_the_service_panics_is_none_and_is_told_of_once() {
 #[test]
 fn what_looks_ahead_changes_nothing_when_it_panics() {
     let mut replica = told("calm");
-    let outcome = replica.one(session(ALICE, 7), 2, &service("anticipate"));
+    let outcome = replica.one(session(ALICE, 7), 2, &service("prefetch"));
     assert_eq!(outcome, support::reply("done"));
-    assert_eq!(replica.0.asked().take_caught().unwrap().call, Call::Anticipate);
+    assert_eq!(replica.0.asked().take_caught().unwrap().call, Call::Prefetch);
     assert_eq!((replica.0.slot(), replica.0.asked().now()), (Slot(3), None));
 }
 
@@ -225,7 +269,7 @@ fn what_looks_ahead_changes_nothing_when_it_panics() {
 struct Watched(Asked);
 
 impl Service for Watched {
-    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, Failure> {
         assert_eq!(self.0.now(), Some((Call::Execute, Slot(2))));
         Ok(Bytes::new())
     }
@@ -234,7 +278,7 @@ impl Service for Watched {
         Arc::new(Segments(Bytes::new()))
     }
 
-    fn restore(&mut self, _: Vec<Bytes>) -> Result<(), RestoreError> {
+    fn install(&mut self, _: usize, _: Bytes) -> Result<(), RestoreError> {
         Ok(())
     }
 }

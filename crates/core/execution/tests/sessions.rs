@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
+use perdura_execution::{ExecutionContext, Failure, QueryContext, RestoreError, Service, Snapshot};
 use perdura_protocol::{
     AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId,
     Time, Versions, limits,
@@ -338,13 +338,13 @@ struct Echo;
 struct Nothing;
 
 impl Service for Echo {
-    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        let [refuse, kib @ ..] = command else { return Err(String::new()) };
+    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
+        let [refuse, kib @ ..] = command else { return Err("".into()) };
         let size = 1024 * usize::from(u16::from_le_bytes([kib[0], kib[1]]));
-        if *refuse == 0 { Ok(vec![7; size].into()) } else { Err("ü".repeat(size / 2)) }
+        if *refuse == 0 { Ok(vec![7; size].into()) } else { Err("ü".repeat(size / 2).into()) }
     }
 
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+    fn query(&self, _: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         (command == b"large").then(|| Ok(vec![7; 8 << 20].into()))
     }
 
@@ -352,7 +352,7 @@ impl Service for Echo {
         Arc::new(Nothing)
     }
 
-    fn restore(&mut self, _: Vec<Bytes>) -> Result<(), RestoreError> {
+    fn install(&mut self, _: usize, _: Bytes) -> Result<(), RestoreError> {
         Ok(())
     }
 }

@@ -159,7 +159,7 @@ fn queries_read_without_ordering() {
 #[test]
 fn footprints_include_the_session() {
     let replica = replica();
-    let footprint = replica.0.footprint(session(ALICE, 3), &service("get"));
+    let footprint = replica.0.inspector().footprint(session(ALICE, 3), &service("get"));
     assert!(footprint.is_everything() && footprint.session().is_some());
 }
 

@@ -3,7 +3,8 @@
 use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, Machine, Manifest, RestoreError, Service, Snapshot, StateLimit, StateSnapshot,
+    ExecutionContext, Failure, Machine, Manifest, RestoreError, Service, Snapshot, StateLimit,
+    StateSnapshot,
 };
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::versions::VersionError;
@@ -41,7 +42,7 @@ impl Snapshot for Frozen {
 }
 
 impl Service for Versioned {
-    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, Failure> {
         self.count += if self.told.0 >= 2 { 10 } else { 1 };
         Ok(Bytes::from(format!("{} {:?}", self.count, self.told)))
     }
@@ -50,9 +51,9 @@ impl Service for Versioned {
         Arc::new(Frozen(self.count))
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
+    fn install(&mut self, _: usize, segment: Bytes) -> Result<(), RestoreError> {
         assert!(self.told.0 > 0, "it is told before, for that may say how to read the segments");
-        self.count = u64::from_bytes(segments[0].clone()).unwrap();
+        self.count = u64::from_bytes(segment).unwrap();
         self.told = (0, 0);
         Ok(())
     }

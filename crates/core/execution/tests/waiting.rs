@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Progress, Release, RestoreError, Service, Snapshot};
+use perdura_execution::{
+    ExecutionContext, Failure, Progress, Release, RestoreError, Service, Snapshot, Waiting,
+};
 use perdura_protocol::{
     AdminCommand, Batch, Command, Encode, Frame, Outcome, RefusalReason, SessionId, Time, limits,
 };
@@ -40,24 +42,46 @@ impl Bell {
 }
 
 impl Service for Bell {
-    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, Failure> {
         unreachable!("a machine asks for those that may wait")
     }
 
+    fn waiting(&mut self) -> Option<&mut dyn Waiting> {
+        Some(self)
+    }
+
+    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
+        self.release(|end| end <= time.0, "late", released);
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.waits.values().min().map(|time| Time(*time))
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(Text(self.waits.len().to_string().into()))
+    }
+
+    fn install(&mut self, _: usize, _: Bytes) -> Result<(), RestoreError> {
+        Ok(())
+    }
+}
+
+impl Waiting for Bell {
     fn execute_or_wait(
         &mut self,
         context: &ExecutionContext,
         command: &[u8],
         released: &mut Vec<Release>,
-    ) -> Progress {
+    ) -> Result<Progress, Failure> {
         let command = std::str::from_utf8(command).unwrap();
-        let text = |text: String| Progress::Done(Ok(text.into()));
+        let text = |text: String| Ok(Progress::Done(text.into()));
         match command.split_once(' ') {
             Some(("wait", time)) => {
                 let waiter = (context.session, context.number);
                 let before = self.waits.insert(waiter, time.parse().unwrap());
                 assert_eq!(before, None, "a command executed twice");
-                Progress::Waits
+                Ok(Progress::Waits)
             }
             _ if command == "ring" => {
                 self.release(|_| true, "rung", released);
@@ -93,24 +117,16 @@ impl Service for Bell {
         }
     }
 
-    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
-        self.release(|end| end <= time.0, "late", released);
-    }
-
-    fn due(&self) -> Option<Time> {
-        self.waits.values().min().map(|time| Time(*time))
-    }
-
     fn forget(&mut self, session: SessionId, number: u64) {
         assert!(self.waits.remove(&(session, number)).is_some(), "who is forgotten waits");
     }
 
-    fn snapshot(&self) -> Arc<dyn Snapshot> {
-        Arc::new(Text(self.waits.len().to_string().into()))
+    fn confirm(&mut self, _: Time, _: SessionId, _: u64, _: &mut Vec<Release>) {
+        unreachable!("nothing is offered")
     }
 
-    fn restore(&mut self, _: Vec<Bytes>) -> Result<(), RestoreError> {
-        Ok(())
+    fn take_back(&mut self, _: Time, _: SessionId, _: u64, _: &mut Vec<Release>) {
+        unreachable!("nothing is offered")
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::real::{Group, free_addresses};
 use bytes::Bytes;
 use perdura_client::Options;
-use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
+use perdura_execution::{ExecutionContext, Failure, RestoreError, Service, Snapshot};
 use perdura_protocol::configuration::{Durability, Parameters};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ static UNAGREED: AtomicU64 = AtomicU64::new(0);
 struct Unagreed(u64);
 
 impl Service for Unagreed {
-    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, Failure> {
         self.0 = UNAGREED.fetch_add(1, Ordering::SeqCst);
         Ok(Bytes::new())
     }
@@ -27,8 +27,8 @@ impl Service for Unagreed {
         Arc::new(self.clone())
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        self.0 = u64::from_le_bytes(segments[0][..].try_into().unwrap());
+    fn install(&mut self, _: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.0 = u64::from_le_bytes(segment[..].try_into().unwrap());
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::repair::status;
 use bytes::Bytes;
 use perdura_client::{Client, Options, Reply};
 use perdura_durability::FileDisk;
-use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
+use perdura_execution::{ExecutionContext, Failure, RestoreError, Service, Snapshot};
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::limits;
 use perdura_replica::runtime::RunError;
@@ -24,7 +24,7 @@ const PART_BYTES: usize = 1 << 20;
 struct Heavy<const GROUP: usize>(Bytes);
 
 impl<const GROUP: usize> Service for Heavy<GROUP> {
-    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         let text = String::from_utf8_lossy(command);
         if let Ok(bytes) = text.parse() {
             self.0 = vec![7; bytes].into();
@@ -36,8 +36,8 @@ impl<const GROUP: usize> Service for Heavy<GROUP> {
         Arc::new(self.clone())
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        self.0 = segments.concat().into();
+    fn install(&mut self, _: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.0 = [&self.0[..], &segment].concat().into();
         Ok(())
     }
 }

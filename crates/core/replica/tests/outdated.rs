@@ -5,7 +5,7 @@ use crate::repair::status;
 use bytes::Bytes;
 use perdura_client::{Client, ClusterConfig, Options, Reply};
 use perdura_durability::FileDisk;
-use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
+use perdura_execution::{ExecutionContext, Failure, RestoreError, Service, Snapshot};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{AdminCommand, Versions};
 use perdura_replica::runtime::RunError;
@@ -33,7 +33,7 @@ impl Snapshot for Nothing {
 }
 
 impl Service for Versioned {
-    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, Failure> {
         Ok(self.0.to_string().into())
     }
 
@@ -41,7 +41,7 @@ impl Service for Versioned {
         Arc::new(Nothing)
     }
 
-    fn restore(&mut self, _: Vec<Bytes>) -> Result<(), RestoreError> {
+    fn install(&mut self, _: usize, _: Bytes) -> Result<(), RestoreError> {
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use perdura_client::{Client, Options, Reply};
 use perdura_durability::FileDisk;
 use perdura_durability::inspect::read_superblock;
-use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
+use perdura_execution::{ExecutionContext, Failure, QueryContext, RestoreError, Service, Snapshot};
 use perdura_protocol::configuration::Durability;
 use perdura_replica::runtime::RunError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// What is wrong with the program right now.
 static PANICS: AtomicBool = AtomicBool::new(false);
+/// Fatal to whoever executes the next command.
+static FATAL: AtomicBool = AtomicBool::new(false);
 static BAD_SEGMENTS: AtomicBool = AtomicBool::new(false);
 static HANGS: Mutex<()> = Mutex::new(());
 static RESTORES: Mutex<()> = Mutex::new(());
@@ -30,11 +32,15 @@ fn flag(flag: &AtomicBool) -> bool {
 struct Last(Bytes);
 
 impl Service for Last {
-    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         if command == b"boom" && flag(&PANICS) {
             // Half executed.
             self.0 = Bytes::from_static(b"half");
             panic!("cannot stand it");
+        }
+        if FATAL.swap(false, Ordering::SeqCst) {
+            self.0 = Bytes::from_static(b"half");
+            return Err(Failure::FatalHere("the memory is used up".into()));
         }
         if command == b"hang" {
             drop(HANGS.lock().unwrap_or_else(PoisonError::into_inner));
@@ -43,7 +49,7 @@ impl Service for Last {
         Ok(before)
     }
 
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+    fn query(&self, _: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         assert!(command != b"bad read", "no such read");
         Some(Ok(self.0.clone()))
     }
@@ -52,9 +58,9 @@ impl Service for Last {
         Arc::new(self.clone())
     }
 
-    fn restore(&mut self, mut segments: Vec<Bytes>) -> Result<(), RestoreError> {
+    fn install(&mut self, _: usize, segment: Bytes) -> Result<(), RestoreError> {
         drop(RESTORES.lock().unwrap_or_else(PoisonError::into_inner));
-        self.0 = segments.pop().unwrap_or_default();
+        self.0 = segment;
         Ok(())
     }
 }
@@ -102,6 +108,43 @@ fn ended(group: &mut Group<Last>) -> Vec<Result<(), RunError>> {
         shutdown.request();
     }
     running.drain(..).map(|(_, thread)| thread.join().expect("nothing else panics")).collect()
+}
+
+#[test]
+fn what_is_fatal_to_one_replica_ends_that_one_which_goes_on_at_its_next_start() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut group, runtime) = (group(), runtime());
+    runtime.block_on(async {
+        let client = group.connect();
+        order(&client, "kept").await;
+        FATAL.store(true, Ordering::SeqCst);
+        assert_eq!(order(&client, "fatal to one").await, "kept");
+        assert_eq!(order(&client, "after").await, "fatal to one");
+    });
+    let is_over = |running: &Option<Running>| running.as_ref().unwrap().1.is_finished();
+    let at = loop {
+        let over: Vec<usize> = (0..3).filter(|i| is_over(&group.running[*i])).collect();
+        assert!(over.len() < 2, "it is fatal to one");
+        match over[..] {
+            [at] => break at,
+            _ => std::thread::yield_now(),
+        }
+    };
+    let (_, thread) = group.running[at].take().unwrap();
+    let error = thread.join().expect("nothing panics").unwrap_err();
+    let words = error.to_string();
+    assert!(matches!(error, RunError::FatalHere(_)), "{words}");
+    for part in ["cannot go on here", "`execute`", "the memory is used up", "this replica alone"] {
+        assert!(words.contains(part), "{words}");
+    }
+    // Not even the second time at one slot bars the program; and another one leaves, so that this one is needed.
+    group.start(at);
+    group.stop((at + 1) % 3);
+    runtime.block_on(async {
+        let client = group.connect();
+        assert_eq!(order(&client, "with it").await, "after");
+    });
+    (0..3).filter(|i| *i != (at + 1) % 3).for_each(|i| group.stop(i));
 }
 
 #[test]

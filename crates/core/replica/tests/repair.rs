@@ -5,7 +5,8 @@ use crate::real::{Group, free_addresses};
 use bytes::Bytes;
 use perdura_client::{Client, Options, Reply};
 use perdura_execution::{
-    ExecutionContext, FailingMemory, Footprint, RestoreError, Service, Snapshot,
+    ExecutionContext, FailingMemory, Failure, Interface, QueryContext, RestoreError, Service,
+    Snapshot,
 };
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Decode, Encode};
@@ -31,11 +32,7 @@ fn happens(left: &AtomicU64) -> bool {
 struct Rotting(Store, AtomicBool);
 
 impl Service for Rotting {
-    fn footprint(&self, command: &[u8]) -> Footprint {
-        self.0.footprint(command)
-    }
-
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         if happens(&FLIPS) {
             // The first bit of the first value of the first segment.
             assert!(self.0.flip_bit(0));
@@ -43,8 +40,8 @@ impl Service for Rotting {
         self.0.execute(context, command)
     }
 
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
-        self.0.query(command)
+    fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
+        self.0.query(context, command)
     }
 
     fn state_bytes(&self) -> u64 {
@@ -58,8 +55,16 @@ impl Service for Rotting {
         self.0.snapshot()
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        self.0.restore(segments)
+    fn install(&mut self, index: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.0.install(index, segment)
+    }
+
+    fn installed(&mut self) -> Result<(), RestoreError> {
+        self.0.installed()
+    }
+
+    fn interface(&self) -> Arc<dyn Interface> {
+        self.0.interface()
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Service, Standing};
+use perdura_execution::{Alone as _, ExecutionContext, Service, Standing};
 use perdura_protocol::attestation::attest;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
 use perdura_protocol::{
@@ -127,7 +127,7 @@ fn store() -> Store {
         finish(2, "b", true),
         PartitionCommand::Resolve { intent: intent(3, "c"), expired: None },
     ] {
-        store.execute(&context(), &command.to_bytes()).expect("in order");
+        store.order(&context(), &command.to_bytes()).expect("in order");
     }
     store.on_time(NOW, &mut Vec::new());
     store
@@ -145,12 +145,12 @@ pub fn command(data: &[u8]) -> bool {
     }
     let decoded = round_trip::<PartitionCommand>(Memory::FRAME, data);
     let mut store = store();
-    let _ = (store.footprint(data), store.asks_about(data));
-    let queried = store.query(data);
-    if store.claims(data).is_none() {
+    let _ = (store.interface().footprint(data), store.interface().asks_about(data));
+    let queried = store.answer(perdura_protocol::PublicKey([0; 32]), data);
+    if store.interface().claims(data).is_none() {
         return false;
     }
-    let executed = store.execute(&context(), data);
+    let executed = store.order(&context(), data);
     let Some(decoded) = decoded else {
         assert!(executed.is_err(), "carried out, and does not decode");
         return false;
@@ -160,7 +160,7 @@ pub fn command(data: &[u8]) -> bool {
     }
     if let Ok(reply) = executed {
         round_trip::<PartitionReply>(Memory::FRAME, &reply).expect("a reply decodes");
-        let _ = store.attested(&reply);
+        let _ = store.interface().attested(&reply);
     }
     let mut restored = empty();
     restored.restore(segments(&store)).expect("its state is one");

@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Service};
+use perdura_execution::{Alone as _, ExecutionContext, Service};
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_store::{Operation, Store, StoreCommand, StoreReply, Transaction};
 
@@ -27,7 +27,7 @@ fn store() -> Store {
     for key in ["a", "b", "c"] {
         let (key, value) = (Bytes::from_static(key.as_bytes()), Bytes::from_static(b"value"));
         let put = StoreCommand::Put { key, value }.to_bytes();
-        store.execute(&context(), &put).expect("a small put fits");
+        store.order(&context(), &put).expect("a small put fits");
     }
     store
 }
@@ -37,9 +37,9 @@ fn store() -> Store {
 pub fn command(data: &[u8]) -> bool {
     let mut store = store();
     let decoded = Memory::FRAME.hold(data.len(), || StoreCommand::decode(data));
-    let _ = store.footprint(data);
-    let queried = store.query(data);
-    let executed = store.execute(&context(), data);
+    let _ = store.interface().footprint(data);
+    let queried = store.answer(perdura_protocol::PublicKey([0; 32]), data);
+    let executed = store.order(&context(), data);
     let Ok(decoded) = decoded else {
         assert!(executed.is_err(), "carried out, and does not decode");
         return false;
@@ -110,11 +110,11 @@ pub fn replies() -> Vec<Seed> {
     for key in 0..=255u8 {
         let (key, value) = (Bytes::copy_from_slice(&[key]), Bytes::new());
         let put = StoreCommand::Put { key, value }.to_bytes();
-        store.execute(&context(), &put).expect("a small put fits");
+        store.order(&context(), &put).expect("a small put fits");
     }
     let range = Operation::ReadRange { start: Bytes::new(), end: None, limit: 300, reverse: false };
     let ranges = StoreCommand::Transaction(Transaction { operations: vec![range; 8] });
-    let reply = store.execute(&context(), &ranges.to_bytes()).expect("within the limits");
+    let reply = store.order(&context(), &ranges.to_bytes()).expect("within the limits");
     seeds.push(("many_small_entries", reply.to_vec()));
     seeds
 }

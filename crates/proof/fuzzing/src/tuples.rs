@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Meter, Release, Service};
+use perdura_execution::{Alone as _, ExecutionContext, Release, Service};
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_tuples::{
     Access, Entry, Field, Float, Kind, Operation, Pattern, SpaceOptions, Template, Tuple,
@@ -51,7 +51,7 @@ fn spaces() -> TupleSpaces {
         Operation::Out(Entry { take: Access::only(vec![CLIENT]), ..Entry::new(pair("x", 3)) }),
     ] {
         let command = on("s", operation).to_bytes();
-        spaces.execute(&context(), &command).expect("an empty state has room");
+        spaces.order(&context(), &command).expect("an empty state has room");
     }
     spaces
 }
@@ -61,9 +61,9 @@ fn spaces() -> TupleSpaces {
 pub fn command(data: &[u8]) -> bool {
     let mut spaces = spaces();
     let decoded = Memory::FRAME.hold(data.len(), || TupleCommand::decode(data));
-    let _ = spaces.footprint(data);
-    let queried = spaces.query_by(CLIENT, data, &Meter::default());
-    let executed = spaces.execute(&context(), data);
+    let _ = spaces.interface().footprint(data);
+    let queried = spaces.answer(CLIENT, data);
+    let executed = spaces.order(&context(), data);
     assert_eq!(spaces.waiters(), [], "who does not wait leaves no trace");
     let Ok(decoded) = decoded else {
         assert!(executed.is_err(), "carried out, and does not decode");
@@ -99,15 +99,17 @@ pub fn segment(data: &[u8]) -> bool {
     let session = SessionId { client: PublicKey([9; 32]), nonce: 9 };
     for (number, (_, command)) in (100..).zip(all()) {
         let context = ExecutionContext { session, number, ..context() };
-        spaces.execute_or_wait(&context, &command.to_bytes(), &mut released);
+        let _ = spaces.order_or_wait(&context, &command.to_bytes(), &mut released);
     }
     while let Some(due) = spaces.due() {
         spaces.on_time(due, &mut released);
         // What was offered is had, or not, which may offer more.
         while let Some(Release { session, number, offer, .. }) = released.pop() {
             match (offer, number % 2) {
-                (true, 0) => spaces.confirm(due, session, number, &mut released),
-                (true, _) => spaces.take_back(due, session, number, &mut released),
+                (true, 0) => spaces.waiting().unwrap().confirm(due, session, number, &mut released),
+                (true, _) => {
+                    spaces.waiting().unwrap().take_back(due, session, number, &mut released)
+                }
                 (false, _) => {}
             }
         }
@@ -183,7 +185,7 @@ pub fn commands() -> Vec<Seed> {
 pub fn replies() -> Vec<Seed> {
     let mut spaces = spaces();
     let reply = |(name, command): (&'static str, TupleCommand)| {
-        let reply = spaces.execute(&context(), &command.to_bytes()).ok()?;
+        let reply = spaces.order(&context(), &command.to_bytes()).ok()?;
         Some((name, reply.to_vec()))
     };
     all().into_iter().filter_map(reply).collect()
@@ -194,7 +196,7 @@ pub fn segments() -> Vec<Seed> {
     let mut larger = spaces();
     for (name, command) in all() {
         if name != "delete" && name != "out_all" {
-            let _ = larger.execute(&context(), &command.to_bytes());
+            let _ = larger.order(&context(), &command.to_bytes());
         }
     }
     let mut waited = spaces();
@@ -202,7 +204,7 @@ pub fn segments() -> Vec<Seed> {
         let wait =
             Operation::In { template: Template { fields: vec![Pattern::Any; 3] }, wait_ms: number };
         let context = ExecutionContext { number, ..context() };
-        waited.execute_or_wait(&context, &on("s", wait).to_bytes(), &mut Vec::new());
+        let _ = waited.order_or_wait(&context, &on("s", wait).to_bytes(), &mut Vec::new());
     }
     vec![
         ("waiters", piece(&waited)),
@@ -227,7 +229,7 @@ fn held() -> TupleSpaces {
     ];
     for (number, operation) in (1..).zip(operations) {
         let context = ExecutionContext { number, ..context() };
-        held.execute_or_wait(&context, &on("s", operation).to_bytes(), &mut Vec::new());
+        let _ = held.order_or_wait(&context, &on("s", operation).to_bytes(), &mut Vec::new());
     }
     held
 }

@@ -5,12 +5,10 @@
 use crate::options::ServiceKind;
 use bytes::Bytes;
 use perdura_execution::{
-    AnyService, Entry, ExecutionContext, FailingMemory, Footprint, Meter, Progress, Release,
-    RestoreError, Service, Snapshot, StateLimit,
+    AnyService, Entry, ExecutionContext, FailingMemory, Failure, Interface, Progress, QueryContext,
+    Release, RestoreError, Service, Snapshot, StateLimit, Waiting,
 };
-use perdura_protocol::keys::Claim;
-use perdura_protocol::statement::STATEMENT_BYTES;
-use perdura_protocol::{Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
+use perdura_protocol::{Decode, Digest, Encode, SessionId, Slot, Time};
 use perdura_store::Store;
 use perdura_store::partition::Place;
 use perdura_tuples::TupleSpaces;
@@ -138,6 +136,10 @@ impl Inner {
             Inner::Spaces(spaces) => &mut **spaces,
         }
     }
+
+    fn waiting(&mut self) -> &mut dyn Waiting {
+        self.service_mut().waiting().expect("what waits does so in a service that lets it")
+    }
 }
 
 /// The newest version of the service. From version 2 on it counts what it executes, in a segment of its own behind all others: so
@@ -190,6 +192,9 @@ pub struct Witnessed {
     version: u16,
     // From version 2 on.
     count: u64,
+    // Of a state that is installed: the newest segment, which is its own if it is the last, and how many came before.
+    last: Option<Bytes>,
+    installed: usize,
 }
 
 impl std::fmt::Debug for Witnessed {
@@ -232,7 +237,18 @@ impl Witnessed {
 
     fn over(kind: ServiceKind, inner: Inner, notes: Notes) -> Witnessed {
         let number = notes.number();
-        Witnessed { inner, kind, weighs: false, number, notes, batches: 0, version: 1, count: 0 }
+        Witnessed {
+            inner,
+            kind,
+            weighs: false,
+            number,
+            notes,
+            batches: 0,
+            version: 1,
+            count: 0,
+            last: None,
+            installed: 0,
+        }
     }
 
     /// The same, where some commands are taken for costly ones if `weighs`.
@@ -277,66 +293,58 @@ impl FailingMemory for Witnessed {
 }
 
 impl Service for Witnessed {
-    fn footprint(&self, command: &[u8]) -> Footprint {
-        self.inner.service().footprint(command)
-    }
-
-    fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
-        self.inner.service().anticipate(commands);
-    }
-
     /// Nobody calls it: a machine lets commands wait.
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        match self.execute_or_wait(context, command, &mut Vec::new()) {
-            Progress::Done(result) => result,
-            Progress::Waits => Err("it waits".to_owned()),
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
+        match self.execute_or_wait(context, command, &mut Vec::new())? {
+            Progress::Done(reply) => Ok(reply),
+            Progress::Waits => Err("it waits".into()),
         }
     }
 
-    fn execute_or_wait(
-        &mut self,
-        context: &ExecutionContext,
-        command: &[u8],
-        released: &mut Vec<Release>,
-    ) -> Progress {
-        self.count += u64::from(self.version > 1);
-        let before = released.len();
-        // What small commands cost is far below what a slot may: some are taken for large ones.
-        if self.weighs {
-            let _ = context.meter.charge(weight(command));
+    fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
+        self.inner.service().query(context, command)
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        let inner = self.inner.service().snapshot();
+        let count = self.count;
+        if self.version > 1 { Arc::new(Counted { inner, count }) } else { inner }
+    }
+
+    fn install(&mut self, index: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.installed = index;
+        match self.last.replace(segment) {
+            Some(before) => self.inner.service_mut().install(index - 1, before),
+            None => Ok(()),
         }
-        let puttable = self.inner.service().may_be_put_off(command);
-        let progress = self.inner.service_mut().execute_or_wait(context, command, released);
-        let state_bytes = match &self.inner {
-            Inner::Store(store) => store.state_bytes(),
-            Inner::Spaces(_) => 0,
-        };
-        self.write(Step::Executed(Execution {
-            slot: context.slot,
-            batch: context.batch,
-            session: context.session,
-            number: context.number,
-            command: Bytes::copy_from_slice(command),
-            time: context.time,
-            ahead_ms: context.time.0.saturating_sub(context.clock.0),
-            state_bytes,
-            cost: (context.meter.is_bounded() && puttable).then(|| {
-                let answer = match &progress {
-                    Progress::Done(Ok(reply)) => reply.len(),
-                    Progress::Done(Err(text)) => text.len(),
-                    Progress::Waits => 0,
-                };
-                // As it came, with a byte that says whose it is.
-                let own = command.len() as u64 + 1;
-                (context.meter.spent() + answer as u64).saturating_sub(own)
-            }),
-            reply: match &progress {
-                Progress::Done(result) => Some(result.clone()),
-                Progress::Waits => None,
-            },
-        }));
-        self.write_released(&released[before..]);
-        progress
+    }
+
+    fn installed(&mut self) -> Result<(), RestoreError> {
+        let last = self.last.take().ok_or(RestoreError::Contradiction("there is no segment"))?;
+        let index = std::mem::take(&mut self.installed);
+        if self.version > 1 {
+            let malformed = |reason| RestoreError::Malformed { index, reason };
+            self.count = u64::from_bytes(last).map_err(malformed)?;
+        } else {
+            self.inner.service_mut().install(index, last)?;
+        }
+        self.inner.service_mut().installed()
+    }
+
+    fn interface(&self) -> Arc<dyn Interface> {
+        self.inner.service().interface()
+    }
+
+    fn waiting(&mut self) -> Option<&mut dyn Waiting> {
+        Some(self)
+    }
+
+    fn prefetch(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
+        self.inner.service().prefetch(commands);
+    }
+
+    fn may_be_put_off(&self, command: &[u8]) -> bool {
+        self.inner.service().may_be_put_off(command)
     }
 
     fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
@@ -353,68 +361,12 @@ impl Service for Witnessed {
         self.inner.service().due()
     }
 
-    fn forget(&mut self, session: SessionId, number: u64) {
-        self.inner.service_mut().forget(session, number);
-        self.write(Step::Forgotten { session, number });
-    }
-
-    fn confirm(
-        &mut self,
-        clock: Time,
-        session: SessionId,
-        number: u64,
-        released: &mut Vec<Release>,
-    ) {
-        let before = released.len();
-        self.inner.service_mut().confirm(clock, session, number, released);
-        self.write(Step::Confirmed { session, number });
-        self.write_released(&released[before..]);
-    }
-
-    fn take_back(
-        &mut self,
-        clock: Time,
-        session: SessionId,
-        number: u64,
-        released: &mut Vec<Release>,
-    ) {
-        let before = released.len();
-        self.inner.service_mut().take_back(clock, session, number, released);
-        self.write(Step::TakenBack { session, number });
-        self.write_released(&released[before..]);
-    }
-
     fn session_ended(&mut self, session: SessionId) {
         self.inner.service_mut().session_ended(session);
     }
 
-    fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
-        self.inner.service().asks_about(command)
-    }
-
-    fn attested(&self, reply: &[u8]) -> Option<Bytes> {
-        self.inner.service().attested(reply)
-    }
-
-    fn claims(&self, command: &[u8]) -> Option<Vec<Claim<[u8; STATEMENT_BYTES]>>> {
-        self.inner.service().claims(command)
-    }
-
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
-        self.inner.service().query(command)
-    }
-
-    fn query_by(
-        &self,
-        client: PublicKey,
-        command: &[u8],
-        meter: &Meter,
-    ) -> Option<Result<Bytes, String>> {
-        self.inner.service().query_by(client, command, meter)
-    }
-
-    fn may_be_put_off(&self, command: &[u8]) -> bool {
-        self.inner.service().may_be_put_off(command)
+    fn state_bytes(&self) -> u64 {
+        self.inner.service().state_bytes()
     }
 
     fn newest_version(&self) -> u16 {
@@ -430,23 +382,91 @@ impl Service for Witnessed {
     fn set_state_limit(&mut self, limit: StateLimit) {
         self.inner.service_mut().set_state_limit(limit);
     }
+}
 
-    fn state_bytes(&self) -> u64 {
-        self.inner.service().state_bytes()
-    }
-
-    fn snapshot(&self) -> Arc<dyn Snapshot> {
-        let inner = self.inner.service().snapshot();
-        let count = self.count;
-        if self.version > 1 { Arc::new(Counted { inner, count }) } else { inner }
-    }
-
-    fn restore(&mut self, mut segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        if self.version > 1 {
-            let last = segments.pop().ok_or(RestoreError::Contradiction("it counts"))?;
-            let malformed = |reason| RestoreError::Malformed { index: segments.len(), reason };
-            self.count = u64::from_bytes(last).map_err(malformed)?;
+/// Nothing waits where the service behind it lets nothing wait.
+impl Waiting for Witnessed {
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        released: &mut Vec<Release>,
+    ) -> Result<Progress, Failure> {
+        self.count += u64::from(self.version > 1);
+        let before = released.len();
+        // What small commands cost is far below what a slot may: some are taken for large ones.
+        if self.weighs {
+            let _ = context.meter.charge(weight(command));
         }
-        self.inner.service_mut().restore(segments)
+        let puttable = self.inner.service().may_be_put_off(command);
+        let inner = self.inner.service_mut();
+        let progress = match inner.waiting() {
+            Some(waiting) => waiting.execute_or_wait(context, command, released),
+            None => inner.execute(context, command).map(Progress::Done),
+        };
+        let reply = match &progress {
+            Ok(Progress::Done(reply)) => Some(Ok(reply.clone())),
+            Ok(Progress::Waits) => None,
+            Err(Failure::Refused(words)) => Some(Err(words.clone())),
+            Err(Failure::FatalHere(words)) => panic!("nothing is fatal to it: {words}"),
+        };
+        let state_bytes = match &self.inner {
+            Inner::Store(store) => store.state_bytes(),
+            Inner::Spaces(_) => 0,
+        };
+        self.write(Step::Executed(Execution {
+            slot: context.slot,
+            batch: context.batch,
+            session: context.session,
+            number: context.number,
+            command: Bytes::copy_from_slice(command),
+            time: context.time,
+            ahead_ms: context.time.0.saturating_sub(context.clock.0),
+            state_bytes,
+            cost: (context.meter.is_bounded() && puttable).then(|| {
+                let answer = match &reply {
+                    Some(Ok(reply)) => reply.len(),
+                    Some(Err(text)) => text.len(),
+                    None => 0,
+                };
+                // As it came, with a byte that says whose it is.
+                let own = command.len() as u64 + 1;
+                (context.meter.spent() + answer as u64).saturating_sub(own)
+            }),
+            reply,
+        }));
+        self.write_released(&released[before..]);
+        progress
+    }
+
+    fn forget(&mut self, session: SessionId, number: u64) {
+        self.inner.waiting().forget(session, number);
+        self.write(Step::Forgotten { session, number });
+    }
+
+    fn confirm(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        number: u64,
+        released: &mut Vec<Release>,
+    ) {
+        let before = released.len();
+        self.inner.waiting().confirm(clock, session, number, released);
+        self.write(Step::Confirmed { session, number });
+        self.write_released(&released[before..]);
+    }
+
+    fn take_back(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        number: u64,
+        released: &mut Vec<Release>,
+    ) {
+        let before = released.len();
+        self.inner.waiting().take_back(clock, session, number, released);
+        self.write(Step::TakenBack { session, number });
+        self.write_released(&released[before..]);
     }
 }

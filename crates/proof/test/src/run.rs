@@ -1,7 +1,7 @@
 //! A service as a replica runs it, without the replica.
 
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Meter, Service as _};
+use perdura_execution::{Alone, ExecutionContext, Meter, QueryContext, Service as _};
 use perdura_protocol::{ClusterId, Digest, PublicKey, SessionId, Slot, Time, limits};
 use perdura_typed::{Service, Typed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +53,8 @@ impl<S: Service> Run<S> {
         let client = PublicKey([(number % 5) as u8; 32]);
         if !sent.is_command {
             let meter = Meter::up_to(limits::COMMAND_COST);
-            let answer = caught(|| self.0.query_by(client, &sent.bytes, &meter))?;
+            let answer =
+                caught(|| self.0.query(&QueryContext { client, meter: &meter }, &sent.bytes))?;
             return Ok(answer.unwrap_or_else(|| Err("it is no query".to_owned())));
         }
         let context = ExecutionContext {
@@ -69,7 +70,7 @@ impl<S: Service> Run<S> {
             other: None,
             meter: Meter::up_to(limits::COMMAND_COST),
         };
-        caught(|| self.0.execute(&context, &sent.bytes))
+        caught(|| self.0.order(&context, &sent.bytes))
     }
 
     /// Its state, as it is stored and sent.

@@ -6,7 +6,7 @@
 //! default 100,000 keys, values of 512 bytes, a snapshot every 10,000 puts, and keys that share no first bytes.
 
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Genesis, Machine, Service};
+use perdura_execution::{Alone as _, ExecutionContext, Genesis, Machine, Service};
 use perdura_protocol::configuration::{Durability, Member, Parameters};
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Digest, Encode, Faults, Frame, PublicKey, SessionId,
@@ -71,7 +71,7 @@ fn store_alone(load: Load, snapshots: bool) {
                 held = Some(store.snapshot());
             }
             for command in &commands {
-                assert!(store.execute(&context, command).is_ok());
+                assert!(store.order(&context, command).is_ok());
             }
             nanoseconds += start.elapsed().as_nanos() as u64;
             number += count;

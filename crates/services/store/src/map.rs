@@ -209,30 +209,61 @@ impl SegmentMap {
     /// # Errors
     /// When no map's snapshot gives them.
     pub fn restore(pieces: Vec<Bytes>) -> Result<SegmentMap, RestoreError> {
-        let single = pieces.len() == 1;
-        let mut map = SegmentMap { segments: Directory::empty(), bytes: 0, entries: 0 };
-        for (index, piece) in pieces.into_iter().enumerate() {
-            let (bound, segment) = Segment::from_piece(piece)
-                .map_err(|reason| RestoreError::Malformed { index, reason })?;
-            let follows = match map.segments.last() {
-                None => bound.is_empty(),
-                Some(last) => {
-                    let left = map.segments.get(last);
-                    *map.segments.bound(last) < bound[..]
-                        && left.last_key().is_none_or(|key| *key < bound[..])
-                }
-            };
-            if !follows || (segment.len() == 0 && !single) {
-                return Err(RestoreError::Contradiction("ranges of the store's segments"));
+        let mut partial = PartialMap::default();
+        pieces
+            .into_iter()
+            .enumerate()
+            .try_for_each(|(index, piece)| partial.install(index, piece))?;
+        partial.whole()
+    }
+}
+
+/// A map of which the first segments are installed.
+#[derive(Debug)]
+pub struct PartialMap(SegmentMap);
+
+impl Default for PartialMap {
+    fn default() -> PartialMap {
+        PartialMap(SegmentMap { segments: Directory::empty(), bytes: 0, entries: 0 })
+    }
+}
+
+impl PartialMap {
+    /// Installs the next segment, which errors call `index`.
+    ///
+    /// # Errors
+    /// When no map's snapshot has this one behind those before.
+    pub fn install(&mut self, index: usize, piece: Bytes) -> Result<(), RestoreError> {
+        let map = &mut self.0;
+        let (bound, segment) = Segment::from_piece(piece)
+            .map_err(|reason| RestoreError::Malformed { index, reason })?;
+        let follows = match map.segments.last() {
+            None => bound.is_empty(),
+            Some(last) => {
+                let left = map.segments.get(last);
+                let ascends = *map.segments.bound(last) < bound[..]
+                    && left.last_key().is_some_and(|key| *key < bound[..]);
+                ascends && segment.len() > 0
             }
-            map.bytes += segment.bytes() as u64;
-            map.entries += segment.len() as u64;
-            map.segments.push(&bound, Arc::new(segment));
+        };
+        if !follows {
+            return Err(RestoreError::Contradiction("ranges of the store's segments"));
         }
-        if map.segments.len() == 0 {
+        map.bytes += segment.bytes() as u64;
+        map.entries += segment.len() as u64;
+        map.segments.push(&bound, Arc::new(segment));
+        Ok(())
+    }
+
+    /// The map, if all are installed.
+    ///
+    /// # Errors
+    /// When none is.
+    pub fn whole(self) -> Result<SegmentMap, RestoreError> {
+        if self.0.segments.len() == 0 {
             return Err(RestoreError::Contradiction("the store has one segment at least"));
         }
-        Ok(map)
+        Ok(self.0)
     }
 }
 

@@ -1,25 +1,25 @@
 //! The store as a [`Service`].
 
-use crate::command::{Operation, Request, Transaction, key_of};
+use crate::command::{Request, Transaction, key_of};
 use crate::fullness::Fullness;
-use crate::map::{Full, SegmentMap};
+use crate::interface::StoreInterface;
+use crate::map::{Full, PartialMap, SegmentMap};
 use crate::partition::{
-    Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, StatementClaim,
-    Touched, Wanted, asks_about, claims_of,
+    Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, Touched, Wanted,
 };
 use crate::plan::{Plan, exceed};
 use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{
-    Entry, ExecutionContext, FailingMemory, Footprint, Measure, Meter, Release, RestoreError,
-    Service, Snapshot, StateLimit,
+    Entry, ExecutionContext, FailingMemory, Failure, Interface, Measure, Meter, QueryContext,
+    Release, RestoreError, Service, Snapshot, StateLimit,
 };
-use perdura_protocol::{Encode, PublicKey, SessionId, Time, seeded};
+use perdura_protocol::{Encode, SessionId, Time, seeded};
 use std::sync::Arc;
 
 /// The newest version of the store's rules. 2: what a partition remembers, and holds for what is pending, is bounded by client key, whoever causes it.
 /// 3: who waits for locks leaves marks; what a partition remembers is what is stuck; and only what is new shows that another one lives.
-const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 3;
 
 /// The store of one replica.
 #[derive(Debug)]
@@ -28,6 +28,16 @@ pub struct Store {
     limit: StateLimit,
     /// Of a store that has several.
     partition: Option<Box<Partition>>,
+    /// What is installed of a state.
+    partial: Option<Partial>,
+}
+
+/// The first segments of a state.
+#[derive(Debug, Default)]
+struct Partial {
+    entries: PartialMap,
+    /// Of a partition, from its first segment on.
+    book: Option<PartialMap>,
 }
 
 impl Store {
@@ -37,7 +47,7 @@ impl Store {
     #[must_use]
     pub fn new(state_limit_bytes: u64) -> Store {
         let limit = StateLimit::of_bytes(state_limit_bytes);
-        Store { map: SegmentMap::new(), limit, partition: None }
+        Store { map: SegmentMap::new(), limit, partition: None, partial: None }
     }
 
     /// An empty partition of a store.
@@ -202,71 +212,8 @@ impl Store {
         }
         Ok(StoreReply::Transaction(plan.result).to_bytes())
     }
-}
 
-pub(crate) fn check_place(partition: &Partition, key: &[u8]) -> Result<(), String> {
-    let Place { map, partition: here, .. } = partition.place();
-    let there = map.partition_of(key);
-    if there == *here {
-        return Ok(());
-    }
-    Err(format!("the key is in partition {}, and this is partition {}", there.0, here.0))
-}
-
-fn blocked_by(blocker: Blocker) -> Bytes {
-    PartitionReply::Blocked(blocker).to_bytes()
-}
-
-fn found(value: Option<&[u8]>) -> Bytes {
-    let Some(value) = value else { return Bytes::from_static(&[StoreReply::ABSENT]) };
-    let mut out = Vec::with_capacity(1 + value.len());
-    out.push(StoreReply::PRESENT);
-    out.extend_from_slice(value);
-    out.into()
-}
-
-fn deleted(existed: bool) -> Bytes {
-    if existed {
-        Bytes::from_static(&[StoreReply::DELETED])
-    } else {
-        Bytes::from_static(&[StoreReply::DELETED_NOTHING])
-    }
-}
-
-impl FailingMemory for Store {
-    fn flip_bit(&mut self, at: u64) -> bool {
-        self.map.flip_bit(at)
-    }
-}
-
-impl Service for Store {
-    fn footprint(&self, command: &[u8]) -> Footprint {
-        if self.is_for_partition(command) {
-            return Footprint::everything();
-        }
-        let mut footprint = Footprint::new();
-        match Request::decode(command) {
-            Ok(Request::Get { key }) => footprint.read(key),
-            Ok(Request::Put { key, .. } | Request::Delete { key }) => footprint.write(key),
-            Ok(Request::Transaction(transaction)) => {
-                let all = if seeded!(FirstOperationOnly) { 1 } else { usize::MAX };
-                for operation in transaction.operations.iter().take(all) {
-                    add(operation, &mut footprint);
-                }
-            }
-            // Refused, whatever the state is.
-            Err(_) => {}
-        }
-        footprint
-    }
-
-    fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
-        if self.map.looks_ahead() {
-            self.map.look_ahead(&commands.filter_map(key_of).collect::<Vec<_>>());
-        }
-    }
-
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn carry_out(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
         if let Some(partition) = &mut self.partition {
             partition.enter(context.slot);
             if partition.is_asked_by(command) {
@@ -313,24 +260,98 @@ impl Service for Store {
             }
         }
     }
+}
 
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
-        self.answer(command, &Meter::without_limit())
+pub(crate) fn check_place(partition: &Partition, key: &[u8]) -> Result<(), String> {
+    let Place { map, partition: here, .. } = partition.place();
+    let there = map.partition_of(key);
+    if there == *here {
+        return Ok(());
+    }
+    Err(format!("the key is in partition {}, and this is partition {}", there.0, here.0))
+}
+
+fn blocked_by(blocker: Blocker) -> Bytes {
+    PartitionReply::Blocked(blocker).to_bytes()
+}
+
+fn found(value: Option<&[u8]>) -> Bytes {
+    let Some(value) = value else { return Bytes::from_static(&[StoreReply::ABSENT]) };
+    let mut out = Vec::with_capacity(1 + value.len());
+    out.push(StoreReply::PRESENT);
+    out.extend_from_slice(value);
+    out.into()
+}
+
+fn deleted(existed: bool) -> Bytes {
+    if existed {
+        Bytes::from_static(&[StoreReply::DELETED])
+    } else {
+        Bytes::from_static(&[StoreReply::DELETED_NOTHING])
+    }
+}
+
+impl FailingMemory for Store {
+    fn flip_bit(&mut self, at: u64) -> bool {
+        self.map.flip_bit(at)
+    }
+}
+
+impl Service for Store {
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
+        Ok(self.carry_out(context, command)?)
     }
 
-    fn query_by(
-        &self,
-        client: PublicKey,
-        command: &[u8],
-        meter: &Meter,
-    ) -> Option<Result<Bytes, String>> {
+    fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         if let Some(partition) = &self.partition
             && !partition.is_asked_by(command)
-            && let Err(error) = partition.admit(client)
+            && let Err(error) = partition.admit(context.client)
         {
             return Some(Err(error));
         }
-        self.answer(command, meter)
+        self.answer(command, context.meter)
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        match &self.partition {
+            None => self.map.snapshot(),
+            Some(partition) => Arc::new(Both(self.map.snapshot(), partition.book().snapshot())),
+        }
+    }
+
+    fn install(&mut self, index: usize, segment: Bytes) -> Result<(), RestoreError> {
+        let partial = self.partial.get_or_insert_default();
+        // A map's first segment begins with the empty key, and no other one does.
+        if self.partition.is_some() && index > 0 && segment.starts_with(&[0; 4]) {
+            partial.book.get_or_insert_default().install(index, segment)
+        } else {
+            partial.book.as_mut().unwrap_or(&mut partial.entries).install(index, segment)
+        }
+    }
+
+    fn installed(&mut self) -> Result<(), RestoreError> {
+        let Partial { entries, book } = self.partial.take().unwrap_or_default();
+        if let Some(partition) = &mut self.partition {
+            let book = book.unwrap_or_default().whole()?;
+            let place = partition.place().clone();
+            **partition = Partition::restore(place, book)?.counting_on(partition);
+        }
+        self.map = entries.whole()?;
+        if self.map.bytes() > self.limit.bytes {
+            return Err(RestoreError::Contradiction("the store exceeds its limit"));
+        }
+        Ok(())
+    }
+
+    fn interface(&self) -> Arc<dyn Interface> {
+        let place = self.partition.as_ref().map(|partition| partition.place().clone());
+        Arc::new(StoreInterface { place })
+    }
+
+    fn prefetch(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
+        if self.map.looks_ahead() {
+            self.map.look_ahead(&commands.filter_map(key_of).collect::<Vec<_>>());
+        }
     }
 
     fn may_be_put_off(&self, command: &[u8]) -> bool {
@@ -354,30 +375,13 @@ impl Service for Store {
         }
     }
 
-    fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
-        let partition = self.partition.as_ref()?;
-        asks_about(command, partition.place().partition)
-    }
-
-    fn attested(&self, reply: &[u8]) -> Option<Bytes> {
-        self.partition.as_ref()?;
-        PartitionReply::leaf(reply)
-    }
-
-    fn claims(&self, command: &[u8]) -> Option<Vec<StatementClaim>> {
-        match &self.partition {
-            Some(partition) => claims_of(command, &partition.place().map),
-            None => Some(Vec::new()),
-        }
+    fn state_bytes(&self) -> u64 {
+        let book = self.partition.as_ref().map_or(0, |partition| partition.book().bytes());
+        self.map.bytes() + book
     }
 
     fn measures(&self) -> Vec<Measure> {
         self.partition.as_ref().map_or_else(Vec::new, |partition| partition.measures())
-    }
-
-    fn state_bytes(&self) -> u64 {
-        let book = self.partition.as_ref().map_or(0, |partition| partition.book().bytes());
-        self.map.bytes() + book
     }
 
     fn newest_version(&self) -> u16 {
@@ -392,27 +396,6 @@ impl Service for Store {
 
     fn set_state_limit(&mut self, limit: StateLimit) {
         self.limit = limit;
-    }
-
-    fn snapshot(&self) -> Arc<dyn Snapshot> {
-        match &self.partition {
-            None => self.map.snapshot(),
-            Some(partition) => Arc::new(Both(self.map.snapshot(), partition.book().snapshot())),
-        }
-    }
-
-    fn restore(&mut self, mut segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        if let Some(partition) = &mut self.partition {
-            let place = partition.place().clone();
-            let book = SegmentMap::restore(segments.split_off(begin_of_second(&segments)))?;
-            **partition = Partition::restore(place, book)?.counting_on(partition);
-        }
-        let map = SegmentMap::restore(segments)?;
-        if map.bytes() > self.limit.bytes {
-            return Err(RestoreError::Contradiction("the store exceeds its limit"));
-        }
-        self.map = map;
-        Ok(())
     }
 }
 
@@ -441,26 +424,6 @@ impl Snapshot for Both {
     fn entry(&self, index: usize) -> Entry {
         let (of, index) = self.at(index);
         of.entry(index)
-    }
-}
-
-/// Where the second map's segments begin: a map's first segment, and no other, begins at the empty key.
-fn begin_of_second(segments: &[Bytes]) -> usize {
-    let begins = |segment: &Bytes| segment.starts_with(&[0; 4]);
-    let second = segments.iter().skip(1).position(begins);
-    second.map_or(segments.len(), |index| index + 1)
-}
-
-/// Adds what an operation reads and writes.
-fn add(operation: &Operation, footprint: &mut Footprint) {
-    match operation {
-        Operation::Cmp { .. } if seeded!(ComparedNotRead) => {}
-        Operation::Cmp { key, .. } | Operation::Read { key } => footprint.read(key),
-        Operation::ReadRange { .. } if seeded!(RangeNotInFootprint) => {}
-        Operation::ReadRange { start, end, .. } => footprint.read_range(start, end.as_deref()),
-        Operation::Insert { key, .. }
-        | Operation::Write { key, .. }
-        | Operation::Delete { key } => footprint.write(key),
     }
 }
 
@@ -506,6 +469,6 @@ mod tests {
             }
             commands.push(command.into());
         }
-        store.anticipate(&mut commands.iter().map(|command| &command[..]));
+        store.prefetch(&mut commands.iter().map(|command| &command[..]));
     }
 }

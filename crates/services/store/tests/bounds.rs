@@ -1,7 +1,7 @@
 //! What a store can be brought to hold, it gives in segments that are read back.
 
 use crate::support::{Random, bytes, execute};
-use perdura_execution::Service;
+use perdura_execution::{Alone as _, Service};
 use perdura_store::{Operation, Store, StoreCommand, Transaction, limits};
 
 /// A segment with one entry, the largest, or with many small ones.

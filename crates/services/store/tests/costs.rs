@@ -2,7 +2,7 @@
 
 use crate::support::{bytes, context, costly, put, range, remove, segments, small_entries};
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Genesis, Machine, Meter, Service};
+use perdura_execution::{Alone as _, ExecutionContext, Genesis, Machine, Meter};
 use perdura_protocol::configuration::{Durability, Member, Parameters};
 use perdura_protocol::limits::COMMAND_COST;
 use perdura_protocol::{
@@ -27,7 +27,7 @@ fn transaction(operations: Vec<Operation>) -> Bytes {
 /// What a transaction costs.
 fn cost(store: &mut Store, operations: Vec<Operation>) -> u64 {
     let context = ExecutionContext { meter: Meter::without_limit(), ..context() };
-    store.execute(&context, &transaction(operations)).unwrap();
+    store.order(&context, &transaction(operations)).unwrap();
     context.meter.spent()
 }
 

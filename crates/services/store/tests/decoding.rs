@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::{RestoreError, Service};
+use perdura_execution::{Alone as _, RestoreError, Service};
 use perdura_protocol::codec::{encode_bytes, encode_count};
 use perdura_protocol::{Decode, Encode};
 use perdura_store::{Store, StoreCommand, StoreReply, Transaction};
@@ -34,10 +34,10 @@ fn garbage_never_panics() {
             garbage[2..].iter_mut().take(6).for_each(|byte| *byte = 0);
         }
         check(&garbage);
-        let refused = store.execute(&context(), &garbage).is_err();
+        let refused = store.order(&context(), &garbage).is_err();
         assert_eq!(refused, StoreCommand::decode(&garbage).is_err());
-        let _ = store.query(&garbage);
-        let _ = store.footprint(&garbage);
+        let _ = store.answer(perdura_protocol::PublicKey([0; 32]), &garbage);
+        let _ = store.interface().footprint(&garbage);
         if let Ok(reply) = StoreReply::from_bytes(Bytes::from(garbage.clone())) {
             assert_eq!(reply.to_bytes(), garbage);
         }

@@ -3,12 +3,13 @@
 use crate::partition::world::{World, client, is_commit};
 use crate::support::{bytes, context, execute, put, read, write};
 use bytes::Bytes;
-use perdura_execution::{Service, StateLimit};
+use perdura_execution::{Alone as _, Service, StateLimit};
 use perdura_protocol::Decode;
 use perdura_store::{Fullness, Store, StoreCommand};
 
 fn percent(store: &Store) -> u8 {
-    let answer = store.query(&Fullness::question()).unwrap().unwrap();
+    let answer =
+        store.answer(perdura_protocol::PublicKey([0; 32]), &Fullness::question()).unwrap().unwrap();
     Fullness::from_bytes(answer).unwrap().percent()
 }
 
@@ -81,20 +82,25 @@ fn in_order_the_question_is_refused_as_ever_and_changes_nothing() {
     for store in [&mut whole, &mut world.stores[0]] {
         let before = of(store);
         let context = context();
-        assert_eq!(store.execute(&context, &question), Err(refusal.to_owned()));
+        assert_eq!(store.order(&context, &question), Err(refusal.to_owned()));
         assert_eq!(of(store), before);
         assert_eq!(context.meter.spent(), 0);
         assert!(StoreCommand::decode(&question).is_err());
-        assert_eq!(store.footprint(&question), perdura_execution::Footprint::new());
+        assert_eq!(store.interface().footprint(&question), perdura_execution::Footprint::new());
         assert!(store.may_be_put_off(&question));
-        assert!(store.claims(&question).unwrap().is_empty());
-        assert_eq!(store.asks_about(&question), None);
-        assert_eq!(store.attested(&store.query(&question).unwrap().unwrap()), None);
+        assert!(store.interface().claims(&question).unwrap().is_empty());
+        assert_eq!(store.interface().asks_about(&question), None);
+        assert_eq!(
+            store.interface().attested(
+                &store.answer(perdura_protocol::PublicKey([0; 32]), &question).unwrap().unwrap()
+            ),
+            None
+        );
     }
     // Nothing but these bytes is the question.
     for other in [&[128, 0][..], &[127], &[129]] {
-        let refused = whole.query(other).unwrap();
-        assert_eq!(refused, whole.execute(&context(), other));
+        let refused = whole.answer(perdura_protocol::PublicKey([0; 32]), other).unwrap();
+        assert_eq!(refused, whole.order(&context(), other));
         assert!(refused.unwrap_err().contains("unknown tag"));
     }
 }

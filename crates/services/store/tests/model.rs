@@ -1,7 +1,7 @@
 //! The store against a plain map, and its segments against their invariants, from seeds.
 
 use crate::support::*;
-use perdura_execution::{Entry, Service, Snapshot};
+use perdura_execution::{Alone as _, Entry, Service, Snapshot};
 use perdura_protocol::{Decode, Digest, Encode};
 use perdura_store::{Store, StoreCommand, StoreReply};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn it_behaves_like_a_map() {
         let (mut store, mut model) = (Store::new(LIMIT), Model::default());
         let mut peak = 0;
         for (step, command) in styled_commands(seed).enumerate() {
-            let query = store.query(&command.to_bytes());
+            let query = store.answer(perdura_protocol::PublicKey([0; 32]), &command.to_bytes());
             let reply = execute(&mut store, &command).unwrap();
             assert_eq!(reply, model.execute(&command), "seed {seed} step {step}: {command:?}");
             if let Some(answer) = query {

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::{Service, StateLimit};
+use perdura_execution::{Alone as _, Service, StateLimit};
 use perdura_protocol::Encode;
 use perdura_store::{
     CommandError, Operation, OperationResult, Store, StoreCommand, StoreReply, Transaction,
@@ -155,10 +155,13 @@ fn refused(command: &StoreCommand, expected: &CommandError) {
     let mut store = store();
     let before = segments(&store);
     assert_eq!(command.validate().as_ref(), Err(expected));
-    let refusal = store.execute(&context(), &command.to_bytes()).unwrap_err();
+    let refusal = store.order(&context(), &command.to_bytes()).unwrap_err();
     assert_eq!(refusal, expected.to_string());
     if let StoreCommand::Get { .. } = command {
-        assert_eq!(store.query(&command.to_bytes()), Some(Err(expected.to_string())));
+        assert_eq!(
+            store.answer(perdura_protocol::PublicKey([0; 32]), &command.to_bytes()),
+            Some(Err(expected.to_string()))
+        );
     }
     assert_eq!(segments(&store), before);
 }
@@ -324,7 +327,9 @@ fn a_state_with_as_many_segments_as_it_may_have_does_not_grow() {
 #[test]
 fn reads_are_queries_and_updates_are_not() {
     let store = store();
-    let query = |command: StoreCommand| store.query(&command.to_bytes());
+    let query = |command: StoreCommand| {
+        store.answer(perdura_protocol::PublicKey([0; 32]), &command.to_bytes())
+    };
     let reads = vec![read("a"), cmp("x", Some("y")), range("", None, 1, true)];
     let transaction = Transaction { operations: reads };
     assert!(transaction.is_read());
@@ -338,7 +343,7 @@ fn reads_are_queries_and_updates_are_not() {
 #[test]
 fn footprints_conflict_where_results_may_depend_on_order() {
     let store = store();
-    let of = |command: StoreCommand| store.footprint(&command.to_bytes());
+    let of = |command: StoreCommand| store.interface().footprint(&command.to_bytes());
     let transaction = |operations| StoreCommand::Transaction(Transaction { operations });
     let get = of(StoreCommand::Get { key: bytes("b") });
     let put = of(StoreCommand::Put { key: bytes("b"), value: bytes("v") });
@@ -346,5 +351,5 @@ fn footprints_conflict_where_results_may_depend_on_order() {
     let insert_far = of(transaction(vec![cmp("b", None), insert("x", "1")]));
     assert!(put.conflicts(&get) && put.conflicts(&scan) && put.conflicts(&insert_far));
     assert!(!get.conflicts(&scan) && !insert_far.conflicts(&scan) && !insert_far.conflicts(&get));
-    assert!(!store.footprint(&[77]).conflicts(&put));
+    assert!(!store.interface().footprint(&[77]).conflicts(&put));
 }

@@ -7,17 +7,19 @@ use crate::space;
 use crate::waiting;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, FailingMemory, Footprint, Meter, Progress, Release, RestoreError, Service,
-    Snapshot, StateLimit,
+    ExecutionContext, FailingMemory, Failure, Footprint, Interface, Progress, QueryContext,
+    Release, RestoreError, Service, Snapshot, StateLimit, Waiting,
 };
-use perdura_protocol::{DecodeError, Encode, PublicKey, SessionId, Time};
-use perdura_store::SegmentMap;
+use perdura_protocol::{DecodeError, Encode, SessionId, Time};
+use perdura_store::{PartialMap, SegmentMap};
 use std::sync::Arc;
 
 /// The tuple spaces of one replica.
 #[derive(Debug)]
 pub struct TupleSpaces {
     spaces: Spaces,
+    // What is installed of a state.
+    partial: Option<PartialMap>,
 }
 
 impl TupleSpaces {
@@ -28,7 +30,8 @@ impl TupleSpaces {
     #[must_use]
     pub fn new(state_limit_bytes: u64) -> TupleSpaces {
         let limit = StateLimit::of_bytes(state_limit_bytes);
-        TupleSpaces { spaces: Spaces { map: SegmentMap::new(), limit, version: 1 } }
+        let spaces = Spaces { map: SegmentMap::new(), limit, version: 1 };
+        TupleSpaces { spaces, partial: None }
     }
 
     /// A command that the version in force knows.
@@ -80,30 +83,10 @@ impl FailingMemory for TupleSpaces {
 }
 
 impl Service for TupleSpaces {
-    /// Commands of different spaces do not conflict, nor do reads of one. What has expired is removed
-    /// between batches.
-    fn footprint(&self, command: &[u8]) -> Footprint {
-        let mut footprint = Footprint::new();
-        match TupleCommand::decode(command) {
-            // Ids come out of one header.
-            Ok(
-                TupleCommand::Spaces { .. }
-                | TupleCommand::On { operation: Operation::Create(_) | Operation::Delete, .. },
-            ) => return Footprint::everything(),
-            Ok(TupleCommand::On { space, operation }) if operation.is_read() => {
-                footprint.read(space.as_bytes());
-            }
-            Ok(TupleCommand::On { space, .. }) => footprint.write(space.as_bytes()),
-            // Refused, whatever the state is.
-            Err(_) => {}
-        }
-        footprint
-    }
-
     /// For a caller that neither waits nor lets others wait: what would wait finds nothing.
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        match self.execute_or_wait(context, command, &mut Vec::new()) {
-            Progress::Done(result) => result,
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
+        match self.execute_or_wait(context, command, &mut Vec::new())? {
+            Progress::Done(reply) => Ok(reply),
             Progress::Waits => {
                 let head = waiting::forget(&mut self.spaces.map, context.session, context.number);
                 Ok(head.expect("it waits").nothing())
@@ -111,26 +94,46 @@ impl Service for TupleSpaces {
         }
     }
 
-    fn execute_or_wait(
-        &mut self,
-        context: &ExecutionContext,
-        command: &[u8],
-        released: &mut Vec<Release>,
-    ) -> Progress {
+    fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         let reply = match self.decode(command) {
-            Err(error) => Err(error.to_string()),
-            Ok(TupleCommand::Spaces { after, limit }) => Ok(Some(self.spaces.names(&after, limit))),
+            Ok(command) if !command.is_read() => return None,
+            Ok(TupleCommand::Spaces { after, limit }) => Ok(self.spaces.names(&after, limit)),
             Ok(TupleCommand::On { space, operation }) => {
-                let ExecutionContext { session, number, time, clock, .. } = *context;
-                let now = Now { clock, ahead: Some(time.0.saturating_sub(clock.0)) };
-                let caller = Caller { session, number, now, meter: &context.meter };
-                self.spaces.operate(caller, &space, &operation, released)
+                self.spaces.query((context.client, context.meter), &space, &operation)?
             }
+            Err(error) => Err(error.to_string()),
         };
-        match reply.transpose() {
-            Some(reply) => Progress::Done(reply.map(|reply| reply.to_bytes())),
-            None => Progress::Waits,
+        Some(reply.map(|reply| reply.to_bytes()))
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        self.spaces.map.snapshot()
+    }
+
+    fn install(&mut self, index: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.partial.get_or_insert_default().install(index, segment)
+    }
+
+    fn installed(&mut self) -> Result<(), RestoreError> {
+        let map = self.partial.take().unwrap_or_default().whole()?;
+        if map.bytes() > self.spaces.limit.bytes {
+            return Err(RestoreError::Contradiction("the spaces exceed their limit"));
         }
+        crate::restore::check(&map)?;
+        self.spaces.map = map;
+        Ok(())
+    }
+
+    fn interface(&self) -> Arc<dyn Interface> {
+        Arc::new(SpacesInterface)
+    }
+
+    fn waiting(&mut self) -> Option<&mut dyn Waiting> {
+        Some(self)
+    }
+
+    fn may_be_put_off(&self, command: &[u8]) -> bool {
+        !frees(command)
     }
 
     fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
@@ -141,6 +144,43 @@ impl Service for TupleSpaces {
     /// ended lease is seen by nobody, and its removal waits for the next batch.
     fn due(&self) -> Option<Time> {
         self.spaces.due()
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.spaces.map.bytes()
+    }
+
+    fn newest_version(&self) -> u16 {
+        VERSION
+    }
+
+    fn set_version(&mut self, version: u16) {
+        self.spaces.version = version;
+    }
+
+    fn set_state_limit(&mut self, limit: StateLimit) {
+        self.spaces.limit = limit;
+    }
+}
+
+impl Waiting for TupleSpaces {
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        released: &mut Vec<Release>,
+    ) -> Result<Progress, Failure> {
+        let reply = match self.decode(command) {
+            Err(error) => Err(error.to_string()),
+            Ok(TupleCommand::Spaces { after, limit }) => Ok(Some(self.spaces.names(&after, limit))),
+            Ok(TupleCommand::On { space, operation }) => {
+                let ExecutionContext { session, number, time, clock, .. } = *context;
+                let now = Now { clock, ahead: Some(time.0.saturating_sub(clock.0)) };
+                let caller = Caller { session, number, now, meter: &context.meter };
+                self.spaces.operate(caller, &space, &operation, released)
+            }
+        };
+        Ok(reply?.map_or(Progress::Waits, |reply| Progress::Done(reply.to_bytes())))
     }
 
     fn forget(&mut self, session: SessionId, number: u64) {
@@ -166,55 +206,29 @@ impl Service for TupleSpaces {
     ) {
         self.spaces.take_back(clock, session, number, released);
     }
+}
 
-    fn may_be_put_off(&self, command: &[u8]) -> bool {
-        !frees(command)
-    }
+/// What their commands say by themselves.
+struct SpacesInterface;
 
-    fn query_by(
-        &self,
-        client: PublicKey,
-        command: &[u8],
-        meter: &Meter,
-    ) -> Option<Result<Bytes, String>> {
-        let reply = match self.decode(command) {
-            Ok(command) if !command.is_read() => return None,
-            Ok(TupleCommand::Spaces { after, limit }) => Ok(self.spaces.names(&after, limit)),
-            Ok(TupleCommand::On { space, operation }) => {
-                self.spaces.query((client, meter), &space, &operation)?
+impl Interface for SpacesInterface {
+    /// Commands of different spaces do not conflict, nor do reads of one. What has expired is removed
+    /// between batches.
+    fn footprint(&self, command: &[u8]) -> Footprint {
+        let mut footprint = Footprint::new();
+        match TupleCommand::decode(command) {
+            // Ids come out of one header.
+            Ok(
+                TupleCommand::Spaces { .. }
+                | TupleCommand::On { operation: Operation::Create(_) | Operation::Delete, .. },
+            ) => return Footprint::everything(),
+            Ok(TupleCommand::On { space, operation }) if operation.is_read() => {
+                footprint.read(space.as_bytes());
             }
-            Err(error) => Err(error.to_string()),
-        };
-        Some(reply.map(|reply| reply.to_bytes()))
-    }
-
-    fn state_bytes(&self) -> u64 {
-        self.spaces.map.bytes()
-    }
-
-    fn set_state_limit(&mut self, limit: StateLimit) {
-        self.spaces.limit = limit;
-    }
-
-    fn newest_version(&self) -> u16 {
-        VERSION
-    }
-
-    fn set_version(&mut self, version: u16) {
-        self.spaces.version = version;
-    }
-
-    fn snapshot(&self) -> Arc<dyn Snapshot> {
-        self.spaces.map.snapshot()
-    }
-
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        let map = SegmentMap::restore(segments)?;
-        if map.bytes() > self.spaces.limit.bytes {
-            return Err(RestoreError::Contradiction("the spaces exceed their limit"));
+            Ok(TupleCommand::On { space, .. }) => footprint.write(space.as_bytes()),
+            // Refused, whatever the state is.
+            Err(_) => {}
         }
-        crate::restore::check(&map)?;
-        self.spaces.map = map;
-        Ok(())
+        footprint
     }
 }

@@ -1,7 +1,9 @@
 //! What commands cost beyond their own bytes, and what becomes of those that would cost too much.
 
 use crate::support::*;
-use perdura_execution::{ExecutionContext, Meter, Progress, Release, Service};
+use perdura_execution::{
+    Alone as _, ExecutionContext, Meter, Progress, QueryContext, Release, Service,
+};
 use perdura_protocol::limits::COMMAND_COST;
 use perdura_protocol::{Decode, Encode, SessionId, Time};
 use perdura_tuples::{
@@ -24,8 +26,11 @@ impl Desk {
         let context = ExecutionContext { meter, ..numbered(self.client, 99, 1, self.time) };
         let mut released: Vec<Release> = Vec::new();
         let command = on("s", operation).to_bytes();
-        let progress = self.spaces.execute_or_wait(&context, &command, &mut released);
-        let Progress::Done(reply) = progress else { panic!("it waits") };
+        let progress = self.spaces.order_or_wait(&context, &command, &mut released);
+        let reply = progress.map(|progress| match progress {
+            Progress::Done(reply) => reply,
+            Progress::Waits => panic!("it waits"),
+        });
         let reply = reply.map(|reply| TupleReply::from_bytes(reply).unwrap());
         (reply, released.len(), context.meter.spent())
     }
@@ -223,7 +228,10 @@ fn lists_of_those_who_wait_are_paid_for() {
     let meter = Meter::up_to(COMMAND_COST);
     for (after, given) in [(0, false), (2_000, true)] {
         let command = on("s", waits(after, 2)).to_bytes();
-        assert_eq!(desk.spaces.query_by(key(1), &command, &meter).is_some(), given);
+        assert_eq!(
+            desk.spaces.query(&QueryContext { client: key(1), meter: &meter }, &command).is_some(),
+            given
+        );
     }
     assert!(meter.spent() >= 2 * 2_000 * 64, "{}", meter.spent());
 }

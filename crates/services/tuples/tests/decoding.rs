@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::{Service, StateLimit};
+use perdura_execution::{Alone as _, Service, StateLimit};
 use perdura_protocol::{Decode, Encode, Time};
 use perdura_tuples::{Operation, TupleCommand, TupleReply, TupleSpaces};
 
@@ -26,7 +26,7 @@ fn commands_and_replies_are_read_back() {
     for step in 0..5000 {
         let command = random.command();
         assert_eq!(TupleCommand::decode(&command.to_bytes()), Ok(command.clone()));
-        if let Ok(reply) = spaces.execute(&context(random.client(), step), &command.to_bytes()) {
+        if let Ok(reply) = spaces.order(&context(random.client(), step), &command.to_bytes()) {
             assert_eq!(TupleReply::from_bytes(reply.clone()).unwrap().to_bytes(), reply);
         }
     }
@@ -49,12 +49,9 @@ fn under_version_1_later_operations_are_refused_as_by_older_programs() {
         let tag = whole[1 + 4 + 4];
         let text = format!("this is not a command of the tuple spaces: unknown tag {tag}");
         for bytes in [&whole[..], &whole[..whole.len() - 1], &whole[..10]] {
-            let found = spaces.execute(&context(1, step), bytes).unwrap_err();
+            let found = spaces.order(&context(1, step), bytes).unwrap_err();
             assert_eq!(found, text);
-            assert_eq!(
-                spaces.query_by(key(1), bytes, &Default::default()),
-                Some(Err(text.clone()))
-            );
+            assert_eq!(spaces.answer(key(1), bytes), Some(Err(text.clone())));
         }
         let words = command.refused_by_version(&text).unwrap().to_string();
         assert!(words.contains("version 2") && words.contains("perdura upgrade"), "{words}");
@@ -71,7 +68,7 @@ fn under_version_1_later_operations_are_refused_as_by_older_programs() {
     );
     let later = [1, 4, 0, 0, 0, b'j', b'o', b'b', b's', 23];
     let text = "this is not a command of the tuple spaces: unknown tag 23";
-    assert_eq!(spaces.execute(&context(1, 1), &later), Err(text.into()));
+    assert_eq!(spaces.order(&context(1, 1), &later), Err(text.into()));
 }
 
 #[test]
@@ -80,7 +77,7 @@ fn damaged_commands_and_replies_are_canonical_or_refused() {
     let (mut spaces, mut decoded, mut replies) = (TupleSpaces::new(LIMIT), 0, 0);
     for step in 0..6000 {
         let command = random.command();
-        let reply = spaces.execute(&context(random.client(), step), &command.to_bytes());
+        let reply = spaces.order(&context(random.client(), step), &command.to_bytes());
         let mut damaged = command.to_bytes().to_vec();
         let place = random.below(damaged.len() as u64) as usize;
         match random.below(3) {
@@ -89,10 +86,10 @@ fn damaged_commands_and_replies_are_canonical_or_refused() {
             _ => damaged.push(0),
         }
         decoded += u32::from(check(&damaged));
-        let executed = spaces.execute(&context(1, step), &damaged);
+        let executed = spaces.order(&context(1, step), &damaged);
         assert!(executed.is_err() || TupleCommand::decode(&damaged).is_ok());
-        let _ = spaces.footprint(&damaged);
-        let _ = spaces.query_by(key(1), &damaged, &Default::default());
+        let _ = spaces.interface().footprint(&damaged);
+        let _ = spaces.answer(key(1), &damaged);
         if let Ok(reply) = reply {
             let mut damaged = reply.to_vec();
             let place = random.below(damaged.len() as u64) as usize;
@@ -122,8 +119,8 @@ fn garbage_never_panics() {
             }
         }
         check(&garbage);
-        let _ = spaces.execute(&context(1, 1), &garbage);
-        let _ = spaces.query_by(key(1), &garbage, &Default::default());
+        let _ = spaces.order(&context(1, 1), &garbage);
+        let _ = spaces.answer(key(1), &garbage);
         let _ = TupleReply::from_bytes(Bytes::from(garbage.clone()));
         assert!(spaces.restore(vec![garbage.into()]).is_err());
     }
@@ -176,8 +173,18 @@ fn damaged_segments_are_refused() {
                     progress(&mut restored, &context, &command);
                 }
                 for (session, number) in &offered {
-                    restored.take_back(Time(time), *session, *number, &mut Vec::new());
-                    restored.confirm(Time(time), *session, *number, &mut Vec::new());
+                    restored.waiting().unwrap().take_back(
+                        Time(time),
+                        *session,
+                        *number,
+                        &mut Vec::new(),
+                    );
+                    restored.waiting().unwrap().confirm(
+                        Time(time),
+                        *session,
+                        *number,
+                        &mut Vec::new(),
+                    );
                 }
                 accepted += 1;
             }

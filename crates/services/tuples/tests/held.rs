@@ -1,7 +1,7 @@
 //! What is offered, and what is under a lease, case by case.
 
 use crate::support::*;
-use perdura_execution::{ExecutionContext, Progress, Service, StateLimit};
+use perdura_execution::{Alone as _, ExecutionContext, Progress, Service, StateLimit};
 use perdura_protocol::{Decode, Encode, Time};
 use perdura_store::SegmentMap;
 use perdura_tuples::{
@@ -327,10 +327,10 @@ fn times_are_shown_by_agreed_time() {
             let context =
                 ExecutionContext { time: Time(clock + 500), ..numbered(1, 1, clock, clock) };
             let command = on("s", operation).to_bytes();
-            match desk.spaces.execute_or_wait(&context, &command, &mut Vec::new()) {
-                Progress::Done(Ok(reply)) => Some(TupleReply::from_bytes(reply).unwrap()),
-                Progress::Done(Err(text)) => panic!("{text}"),
-                Progress::Waits => None,
+            match desk.spaces.order_or_wait(&context, &command, &mut Vec::new()) {
+                Ok(Progress::Done(reply)) => Some(TupleReply::from_bytes(reply).unwrap()),
+                Ok(Progress::Waits) => None,
+                Err(text) => panic!("{text}"),
             }
         };
         run(&mut desk, 1000, Operation::Out(entry("a", 1).with_lease(100)));

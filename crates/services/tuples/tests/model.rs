@@ -2,7 +2,7 @@
 
 use crate::support::model::{Model, Refused, Served, Waiter};
 use crate::support::*;
-use perdura_execution::{Entry as PieceEntry, Service, StateLimit};
+use perdura_execution::{Alone as _, Entry as PieceEntry, Service, StateLimit};
 use perdura_protocol::{Digest, Encode, PublicKey, Time};
 use perdura_tuples::{
     Access, Broken, Entry, Field, Operation, SpaceDescription, SpaceOptions, Tuple, TupleCommand,
@@ -108,13 +108,18 @@ impl Pair {
             }
             if self.random.chance(2) {
                 let mut released = Vec::new();
-                self.spaces.confirm(Time(time), session, number, &mut released);
+                self.spaces.waiting().unwrap().confirm(Time(time), session, number, &mut released);
                 let expected = self.model.confirm(time, session, number);
                 assert_same(served(released), expected, text);
                 self.seen.confirmed += 1;
             } else {
                 let mut released = Vec::new();
-                self.spaces.take_back(Time(time), session, number, &mut released);
+                self.spaces.waiting().unwrap().take_back(
+                    Time(time),
+                    session,
+                    number,
+                    &mut released,
+                );
                 let expected = self.model.take_back(time, session, number);
                 assert_same(served(released), expected, text);
                 self.seen.taken_back += 1;
@@ -124,7 +129,7 @@ impl Pair {
         if !self.model.waiters.is_empty() && self.random.chance(60) {
             let index = self.random.below(self.model.waiters.len() as u64) as usize;
             let waiter = self.model.waiters.remove(index);
-            self.spaces.forget(waiter.session, waiter.number);
+            self.spaces.waiting().unwrap().forget(waiter.session, waiter.number);
             self.seen.forgotten += 1;
         }
     }
@@ -170,7 +175,7 @@ impl Pair {
         let query = query(&self.spaces, client, command);
         let context = numbered(client, self.random.below(5), step, time);
         let mut released = Vec::new();
-        let progress = self.spaces.execute_or_wait(&context, &command.to_bytes(), &mut released);
+        let progress = self.spaces.order_or_wait(&context, &command.to_bytes(), &mut released);
         let progress = decoded_progress(progress);
         let text = format!("{text} {progress:?}");
         let (expected, told) =
@@ -404,11 +409,11 @@ fn version_1_is_as_it_was() {
             spaces.on_time(Time(time), &mut released);
             let context = numbered(client, random.below(3), step as u64, time);
             let bytes = command.to_bytes();
-            let progress = spaces.execute_or_wait(&context, &bytes, &mut released);
+            let progress = Noted::of(spaces.order_or_wait(&context, &bytes, &mut released));
             if random.chance(30) {
-                spaces.forget(context.session, random.below(step as u64 + 1));
+                spaces.waiting().unwrap().forget(context.session, random.below(step as u64 + 1));
             }
-            let query = spaces.query_by(key(client), &bytes, &Default::default());
+            let query = spaces.answer(key(client), &bytes);
             told.extend(
                 format!("{progress:?} {released:?} {query:?} {:?}\n", spaces.due()).bytes(),
             );

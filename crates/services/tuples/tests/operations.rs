@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::{Service, StateLimit};
+use perdura_execution::{Alone as _, Service, StateLimit};
 use perdura_protocol::{Encode, Time};
 use perdura_tuples::{
     Access, Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
@@ -406,13 +406,13 @@ fn names_are_listed_in_order() {
 #[test]
 fn footprints_are_spaces() {
     let spaces = TupleSpaces::new(LIMIT);
-    let footprint = |command: TupleCommand| spaces.footprint(&command.to_bytes());
+    let footprint = |command: TupleCommand| spaces.interface().footprint(&command.to_bytes());
     let (a, b) = (footprint(on("a", Operation::Describe)), footprint(on("b", Operation::Describe)));
     assert!(!a.conflicts(&b) && !a.conflicts(&a));
     assert!(a.conflicts(&footprint(on("a", Operation::Inp(any_pair())))));
     assert!(a.conflicts(&footprint(on("b", Operation::Delete))));
     assert!(a.conflicts(&footprint(on("b", Operation::Create(width(0))))));
-    assert!(!spaces.footprint(b"garbage").conflicts(&a));
+    assert!(!spaces.interface().footprint(b"garbage").conflicts(&a));
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn the_limits_of_commands_are_checked_in_words() {
     spaces.set_version(newest());
     let mut refused = |command: TupleCommand, text: &str| {
         assert!(command.validate().unwrap_err().to_string().contains(text), "{command:?}");
-        let found = spaces.execute(&context(1, 1), &command.to_bytes()).unwrap_err();
+        let found = spaces.order(&context(1, 1), &command.to_bytes()).unwrap_err();
         assert!(found.contains(text) || found.contains("limit"), "{found}");
     };
     let lease = |lease| on("s", Operation::Out(entry("a", 1).with_lease(lease)));

@@ -2,7 +2,7 @@
 //! program that knew version 2 alone.
 
 use crate::support::*;
-use perdura_execution::{Release, Service};
+use perdura_execution::{Alone as _, Release, Service};
 use perdura_protocol::{Decode, Digest, Encode, SessionId, Time};
 use perdura_tuples::{
     Access, Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
@@ -47,9 +47,9 @@ impl Told {
         self.number += 1;
         let context = numbered(client, self.random.below(3), self.number, time);
         let bytes = command.to_bytes();
-        let query = self.spaces.query_by(key(client), &bytes, &Default::default());
+        let query = self.spaces.answer(key(client), &bytes);
         let mut released = Vec::new();
-        let progress = self.spaces.execute_or_wait(&context, &bytes, &mut released);
+        let progress = Noted::of(self.spaces.order_or_wait(&context, &bytes, &mut released));
         self.note((query, progress), &released);
     }
 
@@ -60,9 +60,14 @@ impl Told {
             self.offers.retain(|other| *other != offer);
             let (mut released, (session, number)) = (Vec::new(), offer);
             if self.random.chance(2) {
-                self.spaces.confirm(Time(time), session, number, &mut released);
+                self.spaces.waiting().unwrap().confirm(Time(time), session, number, &mut released);
             } else {
-                self.spaces.take_back(Time(time), session, number, &mut released);
+                self.spaces.waiting().unwrap().take_back(
+                    Time(time),
+                    session,
+                    number,
+                    &mut released,
+                );
             }
             self.note(offer, &released);
         }

@@ -1,7 +1,7 @@
 //! Commands that wait, case by case.
 
 use crate::support::*;
-use perdura_execution::{Release, Service};
+use perdura_execution::{Alone as _, Release, Service};
 use perdura_protocol::{SessionId, Time};
 use perdura_tuples::{
     Access, Entry, Operation, Pattern, SpaceOptions, Template, TupleReply, TupleSpaces, limits,
@@ -101,9 +101,9 @@ fn who_is_forgotten_gets_nothing() {
     desk.waits(1, 1, take(named("a"), 50));
     desk.waits(1, 2, take(named("a"), 60));
     let session = SessionId { client: key(1), nonce: 1 };
-    desk.spaces.forget(session, 1);
-    desk.spaces.forget(session, 1);
-    desk.spaces.forget(session, 3);
+    desk.spaces.waiting().unwrap().forget(session, 1);
+    desk.spaces.waiting().unwrap().forget(session, 1);
+    desk.spaces.waiting().unwrap().forget(session, 3);
     assert_eq!((desk.waiters(), desk.spaces.due()), (1, Some(Time(1060))));
     assert_eq!(desk.served(Operation::Out(entry("a", 1))), [(2, Some(1))]);
     assert_eq!(desk.spaces.bytes(), before);
@@ -223,7 +223,7 @@ fn under_version_3_no_key_fills_a_space() {
     // Who has waited leaves room for others, and for itself.
     let session = SessionId { client: key(1), nonce: 0 };
     for number in 0..100 {
-        desk.spaces.forget(session, number);
+        desk.spaces.waiting().unwrap().forget(session, number);
     }
     assert_eq!(desk.waits_more(99, 50), None);
     assert!(desk.waits_more(1, 1).is_some(), "it has far more than is left");
@@ -247,8 +247,8 @@ fn under_version_2_one_key_fills_a_space_and_version_3_finds_it_full() {
     }
     desk.restored();
     let session = SessionId { client: key(1), nonce: 0 };
-    desk.spaces.forget(session, 0);
-    desk.spaces.forget(session, 1);
+    desk.spaces.waiting().unwrap().forget(session, 0);
+    desk.spaces.waiting().unwrap().forget(session, 1);
     assert!(desk.waits_more(1, 1).is_some());
     assert_eq!(desk.waits_more(2, 1), None);
     assert_eq!(desk.served(Operation::Out(entry("a", 1))), [(2, Some(1))]);
@@ -264,8 +264,8 @@ fn counting_waits_is_paid_for() {
         let meter = Meter::without_limit();
         let context = ExecutionContext { meter, ..numbered(client, 99, 1, desk.time) };
         let command = on("s", take(named("a"), 50)).to_bytes();
-        desk.spaces.execute_or_wait(&context, &command, &mut Vec::new());
-        desk.spaces.forget(context.session, 1);
+        let _ = desk.spaces.order_or_wait(&context, &command, &mut Vec::new());
+        desk.spaces.waiting().unwrap().forget(context.session, 1);
         context.meter.spent()
     };
     assert_eq!(desk.waits_more(1, 3_000), None);

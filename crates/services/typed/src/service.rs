@@ -6,7 +6,7 @@ use crate::parts::{All, Measured, PART_BYTES, Parts};
 use crate::wire::{self, Asked};
 use bytes::Bytes;
 use perdura_execution as execution;
-use perdura_execution::{ExecutionContext, Meter, RestoreError, Snapshot, StateLimit};
+use perdura_execution::{ExecutionContext, Failure, Meter, RestoreError, Snapshot, StateLimit};
 use perdura_protocol::{PublicKey, ServiceName, limits};
 use perdura_store::limits::{KEY_BYTES, VALUE_BYTES};
 use serde::Serialize;
@@ -170,6 +170,8 @@ pub struct Typed<S> {
     limit: StateLimit,
     // As of the last command.
     measured: Measured,
+    // The segments of a state that is installed: the first one says which belong to which part, and decoding them goes by parts.
+    partial: Vec<Bytes>,
 }
 
 /// Why a command or a query is refused that did not come to the service's own verdict.
@@ -205,6 +207,7 @@ impl<S: Service> Typed<S> {
             version: 1,
             limit: StateLimit::of_bytes(state_limit_bytes),
             measured: Measured::default(),
+            partial: Vec::new(),
         };
         typed.measured = typed.all(|all| all.measure());
         typed
@@ -288,7 +291,7 @@ impl<S: Service> Typed<S> {
 }
 
 impl<S: Service> execution::Service for Typed<S> {
-    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         let done = match wire::decode::<S>(command, self.version) {
             Some(Asked::Command(command)) => self.command(context, command),
             // A read that panics ends nothing, in order as without.
@@ -298,18 +301,18 @@ impl<S: Service> execution::Service for Typed<S> {
             .unwrap_or(Err(Unfit::Panicked)),
             None => Err(Unfit::Malformed),
         };
-        done.map_err(|unfit| unfit.to_string())
+        done.map_err(|unfit| Failure::Refused(unfit.to_string()))
     }
 
-    fn query_by(
+    fn query(
         &self,
-        client: PublicKey,
+        context: &execution::QueryContext<'_>,
         command: &[u8],
-        meter: &Meter,
     ) -> Option<Result<Bytes, String>> {
         match wire::decode::<S>(command, self.version) {
             Some(Asked::Query(query)) => {
-                Some(self.answer(client, query, meter).map_err(|unfit| unfit.to_string()))
+                let answer = self.answer(context.client, query, context.meter);
+                Some(answer.map_err(|unfit| unfit.to_string()))
             }
             Some(Asked::Command(_)) | None => None,
         }
@@ -319,8 +322,13 @@ impl<S: Service> execution::Service for Typed<S> {
         Arc::new(self.all(|all| all.freeze()))
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        *self.service.get_mut() = S::default();
+    fn install(&mut self, _: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.partial.push(segment);
+        Ok(())
+    }
+
+    fn installed(&mut self) -> Result<(), RestoreError> {
+        let segments = std::mem::take(&mut self.partial);
         self.all(|all| all.install(segments))?;
         self.measured = self.all(|all| all.measure());
         Ok(())

@@ -1,7 +1,9 @@
 //! Accounts and transfers, and what clients do wrong.
 
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Meter, RestoreError, Service as _, StateLimit};
+use perdura_execution::{
+    Alone as _, ExecutionContext, Meter, RestoreError, Service as _, StateLimit,
+};
 use perdura_protocol::{ClusterId, Digest, PublicKey, SessionId, Slot, Time, limits};
 use perdura_typed::{Context, Parts, QueryContext, Service, Sharded, Typed};
 use serde::{Deserialize, Serialize};
@@ -202,7 +204,7 @@ impl Run {
             other: None,
             meter: Meter::up_to(limits::COMMAND_COST),
         };
-        self.0.execute(&context, command)
+        self.0.order(&context, command)
     }
 
     fn run(&mut self, command: &Command) -> Result<Result<u64, Refused>, String> {
@@ -214,9 +216,7 @@ impl Run {
     }
 
     fn ask(&self, query: &Query) -> u64 {
-        let meter = Meter::up_to(limits::COMMAND_COST);
-        let answer = self.0.query_by(PublicKey([3; 32]), &postcard(1, query), &meter);
-        let answer = answer.unwrap().unwrap();
+        let answer = self.0.answer(PublicKey([3; 32]), &postcard(1, query)).unwrap().unwrap();
         assert_eq!(answer[0], 0);
         postcard::from_bytes(&answer[1..]).unwrap()
     }
@@ -270,11 +270,7 @@ fn a_refused_command_changes_nothing_whatever_it_wrote() {
     }
     assert_eq!(run.ask(&Query::Balance("b".to_owned())), 50);
     assert_eq!((run.ask(&Query::Total), run.ask(&Query::All)), (100, 100));
-    assert!(
-        run.0
-            .query_by(PublicKey([3; 32]), &postcard(0, &open("c", 1)), &Meter::default())
-            .is_none()
-    );
+    assert!(run.0.answer(PublicKey([3; 32]), &postcard(0, &open("c", 1))).is_none());
 }
 
 #[test]

@@ -8,9 +8,10 @@ use super::effects::Effects;
 use super::{Machine, Reply};
 use crate::asked::{Asked, Call};
 use crate::outcomes::{sent_back, service_outcome};
-use crate::service::{Release, Service};
+use crate::service::Service;
 use crate::session::{Admission, Token};
 use crate::sessions::Ended;
+use crate::waiting::{Release, Waiting};
 use bytes::Bytes;
 use perdura_protocol::{
     Command, Decode, Frame, Outcome, PublicKey, RefusalReason, SessionId, Time, limits, seeded,
@@ -75,7 +76,7 @@ impl<S: Service> Machine<S> {
     pub(super) fn forget_all(&mut self, ended: &[Ended], executed: &mut Effects<'_>) {
         for (id, session) in ended.iter().filter(|_| !seeded!(WaitOutlivesSession)) {
             for number in session.waiting() {
-                self.asked.forget(*id, number, || self.service.forget(*id, number));
+                forget((&mut self.service, &self.asked), *id, number);
             }
         }
         for (id, session) in ended.iter().filter(|_| !seeded!(OfferOutlivesSession)) {
@@ -121,7 +122,7 @@ impl<S: Service> Machine<S> {
         let numbers: Vec<u64> = session.waiting().collect();
         for number in numbers {
             session.withdraw(self.slot, number);
-            self.asked.forget(id, number, || self.service.forget(id, number));
+            forget((&mut self.service, &self.asked), id, number);
             let outcome = Outcome::Refused(RefusalReason::Withdrawn);
             executed.reply(Reply { session: id, number, outcome });
         }
@@ -211,6 +212,22 @@ pub(super) fn waited(rules: u16, outcome: Outcome, offer: bool) -> (Outcome, boo
     (Outcome::Waited { outcome: Box::new(outcome), offer }, offer)
 }
 
+/// The part of a service that has a command which waits, or is offered something.
+fn waiting<S: Service>(service: &mut S) -> &mut dyn Waiting {
+    service.waiting().expect("what waits does so in a part of the service")
+}
+
+/// Nobody waits for the reply to a command any more.
+pub(super) fn forget<S: Service>(
+    (service, asked): (&mut S, &Asked),
+    session: SessionId,
+    number: u64,
+) {
+    asked.about_number(Call::Forget, (session, number), || {
+        waiting(service).forget(session, number);
+    });
+}
+
 pub(super) fn confirm<S: Service>(
     of: (&mut S, &Asked),
     clock: Time,
@@ -219,7 +236,7 @@ pub(super) fn confirm<S: Service>(
 ) {
     let (service, asked) = of;
     asked.about_number(Call::Confirm, (id, number), || {
-        service.confirm(clock, id, number, released);
+        waiting(service).confirm(clock, id, number, released);
     });
 }
 
@@ -231,6 +248,6 @@ pub(super) fn take_back<S: Service>(
 ) {
     let (service, asked) = of;
     asked.about_number(Call::TakeBack, (id, number), || {
-        service.take_back(clock, id, number, released);
+        waiting(service).take_back(clock, id, number, released);
     });
 }

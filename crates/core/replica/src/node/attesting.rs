@@ -24,9 +24,9 @@ impl Node {
     pub(super) fn attest(&mut self, parts: &[Ready]) -> Vec<(usize, Attested)> {
         let mut leaves: Vec<(usize, u64, Bytes)> = Vec::new();
         for (index, part) in parts.iter().enumerate() {
-            let machine = &self.machine;
+            let inspector = &self.inspector;
             let stated = |(number, outcome): &(u64, Outcome)| {
-                Some((index, *number, machine.attested(outcome)?))
+                Some((index, *number, inspector.attested(outcome)?))
             };
             leaves.extend(part.outcomes.iter().filter_map(stated));
         }

@@ -286,6 +286,7 @@ impl Node {
             entropy: derive(entropy, b"node"),
             entropy_used: 0,
             agreement,
+            inspector: machine.inspector().clone(),
             machine,
             make_service,
             outputs: VecDeque::new(),

@@ -1,5 +1,5 @@
 //! Signatures in commands: what replicas of other groups attested, which has to be genuine before the command is ordered
-//! ([`perdura_execution::Service::claims`]). Those that were found to be are remembered, for they come often: in a frame and again in the
+//! ([`perdura_execution::Interface::claims`]). Those that were found to be are remembered, for they come often: in a frame and again in the
 //! proposal that it is in; many statements are signed at once, and commands of many clients carry the same signature.
 //!
 //! Invariant: memory saves work and changes no verdict. Only what is genuine is remembered, by a hash of key, message *and* signature: another

@@ -300,7 +300,7 @@ impl Node {
 
     /// The signatures in a frame's commands; none if no replica orders it, whatever they are.
     fn claimed(&mut self, frame: &Frame) -> Option<Vec<Claimed>> {
-        Some(self.machine.claims(frame)?.into_iter().map(Claimed::new).collect())
+        Some(self.inspector.claims(frame)?.into_iter().map(Claimed::new).collect())
     }
 
     /// Verifies frames of this round, answers retries, and lets the rest wait to be ordered. What
@@ -518,9 +518,9 @@ impl Node {
         if *spent >= RETRY_BYTES {
             return true;
         }
-        let machine = &self.machine;
+        let inspector = &self.inspector;
         let bytes = |outcome: &Outcome| {
-            let attested = machine.attested(outcome).is_some();
+            let attested = inspector.attested(outcome).is_some();
             size_of_outcome(outcome) + if attested { ATTESTATION_BYTES } else { 0 }
         };
         *spent += outcomes.iter().map(|(_, outcome)| bytes(outcome)).sum::<usize>();

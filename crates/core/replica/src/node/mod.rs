@@ -73,7 +73,7 @@ use flushes::Flushes;
 use fullness::Fullness;
 use ingress::{Origin, WaitingFrame};
 use perdura_agreement::{Agreement, Effect, Penalty, Suspicion};
-use perdura_execution::{AnyService, Machine, Manifest, StateSnapshot};
+use perdura_execution::{AnyService, Inspector, Machine, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::{Decision, Lane, Message};
 use perdura_protocol::{
@@ -264,6 +264,8 @@ pub struct Node {
     entropy_used: u64,
     agreement: Agreement,
     machine: Machine<AnyService>,
+    // What commands and replies say by themselves, without the machine, which may be busy.
+    inspector: Inspector,
     make_service: Box<dyn Fn() -> AnyService + Send>,
 
     outputs: VecDeque<Output>,

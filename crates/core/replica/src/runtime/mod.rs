@@ -146,6 +146,12 @@ pub enum RunError {
          Report it to whoever wrote the service"
     )]
     Service(Box<ServicePanic>),
+    /// The service said that it cannot go on in this replica.
+    #[error(
+        "stopped: {0}. That is so of this replica alone, and everything acknowledged is safe: mend what the service \
+         names, then start the replica again; it executes the same commands once more"
+    )]
+    FatalHere(Box<ServicePanic>),
     /// The service panicked again where it had before: this program will not be started here any more.
     #[error(
         "stopped for good: {panic}. It was not the first time at this slot: {todo}", todo = mend_the_service(note)
@@ -280,7 +286,7 @@ impl Shutdown {
     pub fn hindrance(&self) -> String {
         let logged = "what it had said of itself is in its log, as after a crash";
         match self.0.asked.now() {
-            Some((call @ Call::Restore, slot)) => format!(
+            Some((call @ Call::Install, slot)) => format!(
                 "it is restoring the state of slot {slot}, and the service has not returned from {call}: a bug of the \
                  service, or a state that takes it longer; nothing else was begun"
             ),

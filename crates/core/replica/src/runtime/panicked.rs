@@ -4,7 +4,7 @@
 //! The command was decided, so it runs again at every replay. A note in the data directory says at which slot the
 //! service panicked, how often, and in which program: the digest of its file, for a service has no other mark that
 //! surely changes when it is mended. After the second time at one slot that program is not started there any more. Another
-//! one is, and so is the same one when somebody removes the note.
+//! one is, and so is the same one when somebody removes the note. Of what is fatal to this replica alone no note is taken.
 
 use super::{DataDisk, RunError, give_up};
 use perdura_durability::{Checkpoints, Log};
@@ -159,6 +159,10 @@ pub(super) fn check(data: &Path) -> Result<(), RunError> {
 /// Takes a note of how a run ended, if that was a panic of the service.
 pub(super) fn note(data: &Path, error: RunError) -> RunError {
     let RunError::Service(panic) = error else { return error };
+    // It may well go on at the next start.
+    if panic.fatal {
+        return RunError::FatalHere(panic);
+    }
     match add(data, &panic) {
         Ok((times, note)) if times >= TIMES => RunError::ServiceAgain { panic, note },
         Ok(_) => RunError::Service(panic),
@@ -196,7 +200,7 @@ mod tests {
 
     fn panic_at(slot: u64) -> ServicePanic {
         let (call, slot, text) = (Call::Execute, Slot(slot), "a\nb".to_owned());
-        ServicePanic { call, slot, command: None, read: None, segment: None, text }
+        ServicePanic { call, slot, command: None, read: None, segment: None, text, fatal: false }
     }
 
     fn again(data: &Path, slot: u64) -> bool {

@@ -160,7 +160,7 @@ impl Starting {
 
 /// Whether its service is being asked to restore a state.
 fn is_restoring(asked: &Asked) -> bool {
-    matches!(asked.now(), Some((Call::Restore, _)))
+    matches!(asked.now(), Some((Call::Install, _)))
 }
 
 /// Ends a start when it is dropped, however that ended.
@@ -221,7 +221,7 @@ mod tests {
         starting.runs(asked.clone(), Slot(9));
         assert!(starting.goes_on(later(62)));
         assert_eq!(starting.text(later(62)), "starting: restoring the state");
-        asked.about(Call::Restore, Slot(7), || {
+        asked.about(Call::Install, Slot(7), || {
             assert!(starting.goes_on(later(600)) && starting.goes_on(later(700)));
             assert_eq!(starting.text(later(700)), "starting: restoring the state of slot 7");
         });

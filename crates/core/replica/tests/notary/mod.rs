@@ -5,7 +5,9 @@
 pub mod single;
 
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
+use perdura_execution::{
+    ExecutionContext, Failure, Interface, QueryContext, RestoreError, Service, Snapshot,
+};
 use perdura_protocol::attestation::Attestation;
 use perdura_protocol::codec::{encode_bytes, encode_list};
 use perdura_protocol::keys::Claim;
@@ -94,7 +96,7 @@ impl Snapshot for Said {
 }
 
 impl Service for Notary {
-    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         if command == b"all" {
             let all = [self.said.join(&b';'), b";".to_vec()].concat();
             return Ok(Bytes::from(all));
@@ -108,12 +110,30 @@ impl Service for Notary {
         Ok(text)
     }
 
-    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+    fn query(&self, _: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         // As if somebody could be made to sign what was never ordered.
         let text = command.strip_prefix(b"say ")?;
         Some(Ok(leaf(std::str::from_utf8(text).ok()?)))
     }
 
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(Said(self.said.clone()))
+    }
+
+    fn install(&mut self, _: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.said.push(segment);
+        Ok(())
+    }
+
+    fn interface(&self) -> Arc<dyn Interface> {
+        Arc::new(Seal(self.scheme))
+    }
+}
+
+/// What it says by itself.
+struct Seal(Scheme);
+
+impl Interface for Seal {
     fn attested(&self, reply: &[u8]) -> Option<Bytes> {
         leaf_of(reply)
     }
@@ -121,17 +141,8 @@ impl Service for Notary {
     fn claims(&self, command: &[u8]) -> Option<Vec<Claim<[u8; STATEMENT_BYTES]>>> {
         let Some(proof) = proof(command) else { return Some(Vec::new()) };
         let Proof { leaf, attestations } = proof?;
-        let key = |id: u8| -> PublicKey { elsewhere(self.scheme, id).public() };
+        let key = |id: u8| -> PublicKey { elsewhere(self.0, id).public() };
         let claim = |one: &Attestation| one.claim(ELSEWHERE, &leaf, key(one.signer.0));
         attestations.iter().map(claim).collect()
-    }
-
-    fn snapshot(&self) -> Arc<dyn Snapshot> {
-        Arc::new(Said(self.said.clone()))
-    }
-
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        self.said = segments;
-        Ok(())
     }
 }

@@ -315,7 +315,7 @@ impl World {
         let Some(machine) = processes.next().map(|process| process.node.machine()) else { return };
         let footprint = |execution: &Execution| {
             let command = Command::Service(execution.command.clone()).to_bytes();
-            machine.footprint(execution.session, &command)
+            machine.inspector().footprint(execution.session, &command)
         };
         let told: Vec<spaces::Told> = self.calls.iter().filter_map(told_of_spaces).collect();
         let waits = &self.checkers.waits;

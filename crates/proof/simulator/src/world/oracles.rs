@@ -400,7 +400,7 @@ impl World {
         let Some(machine) = processes.next().map(|process| process.node.machine()) else { return };
         let check = footprints::check(self.checkers.exactly_once.order(), |execution| {
             let command = Command::Service(execution.command.clone()).to_bytes();
-            machine.footprint(execution.session, &command)
+            machine.inspector().footprint(execution.session, &command)
         });
         self.check(check);
     }

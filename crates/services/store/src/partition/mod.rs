@@ -47,14 +47,13 @@ pub use intent::{Intent, Participant, TransactionId, digest_of_part};
 pub use reply::{Blocker, PartitionReply, Reason, Vote, Waiting, Way};
 pub use statement::{Signed, Statement};
 
-pub(crate) use command::{asks_about, claims_of};
+pub(crate) use command::{asks_about, claims_of, is_of_partition};
 pub(crate) use locks::Touched;
 
 use crate::map::SegmentMap;
 use book::{Book, Contents};
 use bytes::Bytes;
 use caps::Cap;
-use command::is_of_partition;
 use locks::Locks;
 use marks::Marks;
 use perdura_execution::{Meter, RestoreError, Standing, StateLimit};

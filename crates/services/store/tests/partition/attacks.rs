@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::support::{bytes, range, read, write};
-use perdura_execution::Service;
+use perdura_execution::{Alone as _, Service};
 use perdura_protocol::{Encode, PartitionId, PublicKey, ReplicaId, SecretKey, SessionId, Time};
 use perdura_store::partition::{
     Blocker, Certificate, Fence, Members, PartitionCommand, PartitionReply, Reason, Signed,
@@ -217,7 +217,7 @@ fn keys_of_another_partition_and_other_maps_get_a_vote_to_abort() {
     assert_eq!(reason(world.prepare(&write_only, client(1), &two_writes("1")[0])), Reason::Writes);
     // The same without a transaction over several.
     let put = StoreCommand::Put { key: bytes("b9"), value: bytes("1") };
-    let refused = world.stores[0].execute(&crate::support::context(), &put.to_bytes());
+    let refused = world.stores[0].order(&crate::support::context(), &put.to_bytes());
     assert!(refused.unwrap_err().contains("is in partition 1"));
 }
 
@@ -404,12 +404,12 @@ fn who_is_there_to_end_transactions_does_nothing_else() {
     let put = StoreCommand::Put { key: bytes("a1"), value: bytes("1") };
     let context =
         perdura_execution::ExecutionContext { session: resolver, ..crate::support::context() };
-    let refused = world.stores[0].execute(&context, &put.to_bytes());
+    let refused = world.stores[0].order(&context, &put.to_bytes());
     assert!(refused.unwrap_err().contains("for ending transactions"));
     let get = StoreCommand::Get { key: bytes("a1") }.to_bytes();
-    let refused = world.stores[0].query_by(RESOLVER, &get, &Default::default()).unwrap();
+    let refused = world.stores[0].answer(RESOLVER, &get).unwrap();
     assert!(refused.unwrap_err().contains("for ending transactions"));
-    assert!(world.stores[0].query_by(client(1).client, &get, &Default::default()).unwrap().is_ok());
+    assert!(world.stores[0].answer(client(1).client, &get).unwrap().is_ok());
     let intent = world.intent(client(1), 1, false, &parts);
     for part in &parts {
         assert!(is_commit(&world.prepare(&intent, client(1), part)));

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::support::{Random, bytes, read, write};
-use perdura_execution::{Service, StateLimit};
+use perdura_execution::{Alone as _, Service, StateLimit};
 use perdura_store::partition::{PartitionReply, Reason};
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ fn a_vote_to_commit_has_its_room() {
     let put = |world: &mut World, key: &str, length: usize| {
         let command = StoreCommand::Put { key: bytes(key), value: bytes("x".repeat(length)) };
         let encoded = perdura_protocol::Encode::to_bytes(&command);
-        world.stores[0].execute(&crate::support::context(), &encoded)
+        world.stores[0].order(&crate::support::context(), &encoded)
     };
     let mut number = 0;
     while put(&mut world, &format!("a9{number}"), 20_000).is_ok() {

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::support::{bytes, cmp, insert, range, read, remove, write};
-use perdura_execution::Service;
+use perdura_execution::Alone as _;
 use perdura_protocol::{Decode, Encode, Slot};
 use perdura_store::Operation;
 use perdura_store::partition::{Blocker, PartitionCommand, PartitionReply};
@@ -15,7 +15,9 @@ impl World {
     fn validate(&self, since: u64, operations: &[Operation]) -> Result<PartitionReply, String> {
         let operations = operations.to_vec();
         let command = PartitionCommand::Validate { since: Slot(since), operations };
-        let reply = self.stores[0].query(&command.to_bytes()).expect("it is a read")?;
+        let reply = self.stores[0]
+            .answer(perdura_protocol::PublicKey([0; 32]), &command.to_bytes())
+            .expect("it is a read")?;
         Ok(PartitionReply::from_bytes(reply).unwrap())
     }
 }
@@ -121,6 +123,9 @@ fn it_is_not_part_of_the_state() {
     assert!(world.validate(since, &[write("a1", "2", false)]).is_err());
     let too_many = vec![read("a1"); perdura_store::limits::OPERATIONS + 1];
     let command = PartitionCommand::Validate { since: Slot(since), operations: too_many };
-    assert!(matches!(world.stores[0].query(&command.to_bytes()), Some(Err(_))));
+    assert!(matches!(
+        world.stores[0].answer(perdura_protocol::PublicKey([0; 32]), &command.to_bytes()),
+        Some(Err(_))
+    ));
     assert_eq!(world.get("a1"), Some(bytes("1")));
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{bytes, context, read, write};
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Meter, Service, Standing};
+use perdura_execution::{Alone as _, ExecutionContext, Meter, Service, Standing};
 use perdura_protocol::attestation::attest;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
 use perdura_protocol::seeded::Bug;
@@ -161,10 +161,10 @@ impl World {
     ) -> Option<Result<PartitionReply, String>> {
         let (context, encoded) = (self.context(session), command.to_bytes());
         let store = &mut self.stores[usize::from(at)];
-        let claims = store.claims(&encoded)?;
+        let claims = store.interface().claims(&encoded)?;
         let holds = claims.iter().all(|one| SCHEME.verify(one.key, &one.message, one.signature));
         holds.then(|| {
-            let reply = store.execute(&context, &encoded);
+            let reply = store.order(&context, &encoded);
             self.cost = context.meter.spent();
             Ok(PartitionReply::from_bytes(reply?).unwrap())
         })
@@ -181,7 +181,7 @@ impl World {
 
     pub fn plain_by(&mut self, at: u16, who: SessionId, command: &StoreCommand) -> Plain {
         let context = self.context(who);
-        let reply = self.stores[usize::from(at)].execute(&context, &command.to_bytes()).unwrap();
+        let reply = self.stores[usize::from(at)].order(&context, &command.to_bytes()).unwrap();
         if !PartitionReply::is_one(&reply) {
             return Plain::Done(StoreReply::from_bytes(reply).unwrap());
         }
@@ -194,7 +194,7 @@ impl World {
     /// Why a command of every store is refused, if it is.
     pub fn refusal(&mut self, at: u16, command: &StoreCommand) -> Option<String> {
         let context = self.context(client(99));
-        self.stores[usize::from(at)].execute(&context, &command.to_bytes()).err()
+        self.stores[usize::from(at)].order(&context, &command.to_bytes()).err()
     }
 
     pub fn get(&mut self, key: &str) -> Option<Bytes> {
@@ -256,7 +256,10 @@ impl World {
     /// The proof of what a reply states.
     pub fn proof(&self, of: u16, reply: &PartitionReply) -> Certificate {
         let statement = PartitionReply::statement(&reply.to_bytes()).expect("it states something");
-        assert_eq!(self.stores[0].attested(&reply.to_bytes()), Some(statement.to_bytes()));
+        assert_eq!(
+            self.stores[0].interface().attested(&reply.to_bytes()),
+            Some(statement.to_bytes())
+        );
         self.certificate(of, &statement)
     }
 

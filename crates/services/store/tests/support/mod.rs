@@ -3,7 +3,7 @@
 #![allow(missing_docs)]
 
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Service};
+use perdura_execution::{Alone as _, ExecutionContext, Service};
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_store::{
     Operation, OperationResult, Store, StoreCommand, StoreReply, Transaction, TransactionResult,
@@ -30,7 +30,7 @@ pub fn bytes(content: impl AsRef<[u8]>) -> Bytes {
 }
 
 pub fn execute(store: &mut Store, command: &StoreCommand) -> Result<StoreReply, String> {
-    let reply = store.execute(&context(), &command.to_bytes())?;
+    let reply = store.order(&context(), &command.to_bytes())?;
     Ok(StoreReply::from_bytes(reply).unwrap())
 }
 
@@ -41,7 +41,11 @@ pub fn put(store: &mut Store, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
 
 pub fn get(store: &Store, key: impl AsRef<[u8]>) -> Option<Bytes> {
     let command = StoreCommand::Get { key: bytes(key) }.to_bytes();
-    match StoreReply::from_bytes(store.query(&command).unwrap().unwrap()).unwrap() {
+    match StoreReply::from_bytes(
+        store.answer(perdura_protocol::PublicKey([0; 32]), &command).unwrap().unwrap(),
+    )
+    .unwrap()
+    {
         StoreReply::Value(value) => value,
         other => panic!("{other:?}"),
     }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use perdura_client::{CallError, Indeterminacy, Mode, Refusal};
-use perdura_execution::{ExecutionContext, Service, Standing};
+use perdura_execution::{Alone as _, ExecutionContext, Service, Standing};
 use perdura_protocol::attestation::attest;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
 use perdura_protocol::seeded::Bug;
@@ -139,7 +139,8 @@ impl Partitions {
     }
 
     fn query(&self, partition: PartitionId, command: &Bytes) -> Bytes {
-        let reply = self.stores[partition.index()].query(command);
+        let reply =
+            self.stores[partition.index()].answer(perdura_protocol::PublicKey([0; 32]), command);
         reply.expect("it reads").expect("it is answered")
     }
 
@@ -192,7 +193,7 @@ impl Partitions {
         command: &[u8],
     ) -> Result<Answer, CallError> {
         let index = partition.index();
-        match self.stores[index].query_by(session.client, command, &Default::default()) {
+        match self.stores[index].answer(session.client, command) {
             Some(Ok(reply)) if self.random.below(50) > 0 => {
                 let slot = Some(Slot(self.slots[index]));
                 Ok(Answer { reply, proof: None, slot })
@@ -218,10 +219,11 @@ impl Partitions {
         let now = Time(self.stands_at_ms.unwrap_or(self.now_ms));
         let store = &mut self.stores[partition.index()];
         store.on_time(now, &mut Vec::new());
-        let claims = store.claims(command).expect("a correct client's command is no nonsense");
+        let claims =
+            store.interface().claims(command).expect("a correct client's command is no nonsense");
         let holds = claims.iter().all(|one| SCHEME.verify(one.key, &one.message, one.signature));
         assert!(holds, "a correct client shows what holds");
-        let other = store.asks_about(command);
+        let other = store.interface().asks_about(command);
         let standing = |id: SessionId| match self.over.contains(&id) {
             true => Standing::Over,
             false => Standing::Open,
@@ -238,8 +240,8 @@ impl Partitions {
             other: other.map(standing),
             meter: Default::default(),
         };
-        let reply = store.execute(&context, command).map_err(|why| refused(&why))?;
-        let proof = store.attested(&reply).map(|leaf| {
+        let reply = store.order(&context, command).map_err(|why| refused(&why))?;
+        let proof = store.interface().attested(&reply).map(|leaf| {
             let index = partition.index();
             let of = (self.map.groups[index].id, 0);
             let signed = |id: u8| {

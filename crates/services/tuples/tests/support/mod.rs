@@ -3,7 +3,9 @@
 pub mod model;
 
 use bytes::Bytes;
-use perdura_execution::{Entry as PieceEntry, ExecutionContext, Progress, Release, Service};
+use perdura_execution::{
+    Alone as _, Entry as PieceEntry, ExecutionContext, Progress, Release, Service,
+};
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_tuples::{
     Access, Entry, Field, Float, Found, Kind, Operation, Pattern, SpaceOptions, Template, Tuple,
@@ -56,10 +58,28 @@ pub fn served(released: Vec<Release>) -> Vec<model::Served> {
 }
 
 /// What a command gives, `None` if it waits.
-pub fn decoded_progress(progress: Progress) -> Option<Result<TupleReply, String>> {
+pub fn decoded_progress(progress: Result<Progress, String>) -> Option<Result<TupleReply, String>> {
     match progress {
-        Progress::Done(result) => Some(result.map(|reply| TupleReply::from_bytes(reply).unwrap())),
-        Progress::Waits => None,
+        Ok(Progress::Done(reply)) => Some(Ok(TupleReply::from_bytes(reply).unwrap())),
+        Ok(Progress::Waits) => None,
+        Err(text) => Some(Err(text)),
+    }
+}
+
+/// What a command gives, in the words of which digests were taken.
+#[derive(Debug)]
+pub enum Noted {
+    Done(#[allow(dead_code)] Result<Bytes, String>),
+    Waits,
+}
+
+impl Noted {
+    pub fn of(progress: Result<Progress, String>) -> Noted {
+        match progress {
+            Ok(Progress::Done(reply)) => Noted::Done(Ok(reply)),
+            Ok(Progress::Waits) => Noted::Waits,
+            Err(text) => Noted::Done(Err(text)),
+        }
     }
 }
 
@@ -126,10 +146,10 @@ impl Run {
         }
         let context = numbered(client, self.random.below(3), number, time);
         let mut released = Vec::new();
-        let progress = self.spaces.execute_or_wait(&context, &command.to_bytes(), &mut released);
+        let progress = self.spaces.order_or_wait(&context, &command.to_bytes(), &mut released);
         told.extend(self.told(released));
         if self.random.chance(20) {
-            self.spaces.forget(context.session, self.random.below(number + 1));
+            self.spaces.waiting().unwrap().forget(context.session, self.random.below(number + 1));
         }
         (decoded_progress(progress), told)
     }
@@ -139,9 +159,14 @@ impl Run {
         self.offers.retain(|offer| *offer != (session, number));
         let mut released = Vec::new();
         if self.random.chance(2) {
-            self.spaces.confirm(Time(self.time), session, number, &mut released);
+            self.spaces.waiting().unwrap().confirm(Time(self.time), session, number, &mut released);
         } else {
-            self.spaces.take_back(Time(self.time), session, number, &mut released);
+            self.spaces.waiting().unwrap().take_back(
+                Time(self.time),
+                session,
+                number,
+                &mut released,
+            );
         }
         self.told(released)
     }
@@ -161,7 +186,7 @@ pub fn progress(
     command: &TupleCommand,
 ) -> (Option<Result<TupleReply, String>>, Vec<Released>) {
     let mut released = Vec::new();
-    let progress = spaces.execute_or_wait(context, &command.to_bytes(), &mut released);
+    let progress = spaces.order_or_wait(context, &command.to_bytes(), &mut released);
     (decoded_progress(progress), released.into_iter().map(decoded).collect())
 }
 
@@ -178,7 +203,7 @@ pub fn execute(
     time: u64,
     command: &TupleCommand,
 ) -> Result<TupleReply, String> {
-    let reply = spaces.execute(&context(client, time), &command.to_bytes())?;
+    let reply = spaces.order(&context(client, time), &command.to_bytes())?;
     Ok(TupleReply::from_bytes(reply).unwrap())
 }
 
@@ -187,7 +212,7 @@ pub fn query(
     client: u8,
     command: &TupleCommand,
 ) -> Option<Result<TupleReply, String>> {
-    let reply = spaces.query_by(key(client), &command.to_bytes(), &Default::default())?;
+    let reply = spaces.answer(key(client), &command.to_bytes())?;
     Some(reply.map(|reply| TupleReply::from_bytes(reply).unwrap()))
 }
 
@@ -229,7 +254,7 @@ impl Desk {
         let context = numbered(self.client, nonce, number, self.time);
         let command = on("s", operation).to_bytes();
         let mut released = Vec::new();
-        let progress = self.spaces.execute_or_wait(&context, &command, &mut released);
+        let progress = self.spaces.order_or_wait(&context, &command, &mut released);
         (decoded_progress(progress), released.into_iter().map(told).collect())
     }
 
@@ -249,7 +274,7 @@ impl Desk {
     pub fn confirm(&mut self, number: u64) -> Vec<Told> {
         let session = SessionId { client: key(self.client), nonce: 1 };
         let mut released = Vec::new();
-        self.spaces.confirm(Time(self.time), session, number, &mut released);
+        self.spaces.waiting().unwrap().confirm(Time(self.time), session, number, &mut released);
         released.into_iter().map(told).collect()
     }
 
@@ -257,7 +282,7 @@ impl Desk {
     pub fn take_back(&mut self, number: u64) -> Vec<Told> {
         let session = SessionId { client: key(self.client), nonce: 1 };
         let mut released = Vec::new();
-        self.spaces.take_back(Time(self.time), session, number, &mut released);
+        self.spaces.waiting().unwrap().take_back(Time(self.time), session, number, &mut released);
         released.into_iter().map(told).collect()
     }
 

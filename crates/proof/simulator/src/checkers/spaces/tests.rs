@@ -1,5 +1,5 @@
 use super::*;
-use perdura_execution::{ExecutionContext, Progress, Service};
+use perdura_execution::{Alone as _, ExecutionContext, Progress, Service};
 use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, Time};
 use perdura_tuples::{
     Entry, Field, Float, Operation, Pattern, SpaceOptions, Template, Tuple, TupleSpaces,
@@ -61,7 +61,7 @@ impl Run {
     fn confirm(&mut self, later_ms: u64, client: u8, number: u64) {
         self.batch(later_ms, &[]);
         let (session, mut released) = (session(client), Vec::new());
-        self.service.confirm(Time(self.time), session, number, &mut released);
+        self.service.waiting().unwrap().confirm(Time(self.time), session, number, &mut released);
         self.steps().push(Step::Confirmed { session, number });
         self.steps().extend(released.into_iter().map(Step::Released));
     }
@@ -70,7 +70,7 @@ impl Run {
     fn take_back(&mut self, later_ms: u64, client: u8, number: u64) {
         self.batch(later_ms, &[]);
         let (session, mut released) = (session(client), Vec::new());
-        self.service.take_back(Time(self.time), session, number, &mut released);
+        self.service.waiting().unwrap().take_back(Time(self.time), session, number, &mut released);
         self.steps().push(Step::TakenBack { session, number });
         self.steps().extend(released.into_iter().map(Step::Released));
     }
@@ -115,9 +115,10 @@ impl Run {
                 meter: Default::default(),
             };
             let command = command.to_bytes();
-            let reply = match self.service.execute_or_wait(&context, &command, &mut released) {
-                Progress::Done(result) => Some(result),
-                Progress::Waits => None,
+            let reply = match self.service.order_or_wait(&context, &command, &mut released) {
+                Ok(Progress::Done(reply)) => Some(Ok(reply)),
+                Ok(Progress::Waits) => None,
+                Err(words) => Some(Err(words)),
             };
             let ahead_ms = self.ahead_ms;
             let (state_bytes, cost) = (0, None);
@@ -390,7 +391,7 @@ fn commands_that_do_not_commute_have_to_conflict() {
     assert!(check(slots(), |_| Footprint::everything(), &[]).is_ok());
     let blind = check(slots(), |_| Footprint::new(), &[]);
     assert_eq!(blind.unwrap_err().rule, FOOTPRINTS);
-    let own = |execution: &Execution| TupleSpaces::new(1).footprint(&execution.command);
+    let own = |execution: &Execution| TupleSpaces::new(1).interface().footprint(&execution.command);
     assert!(check(slots(), own, &[]).is_ok());
 }
 
