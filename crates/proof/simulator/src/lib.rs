@@ -16,6 +16,7 @@
 
 pub mod checkers;
 mod deployment;
+mod guest;
 mod options;
 mod overrides;
 mod plan;
@@ -27,6 +28,7 @@ mod witness;
 pub mod world;
 
 pub use deployment::plan::PARTITIONS_AT_MOST;
+pub use guest::{Drawn, Guest, simulate_guest};
 pub use options::{
     Mode, Options, ServiceKind, parse_scheme, parse_service, scheme_name, service_name,
 };

@@ -89,6 +89,8 @@ pub enum ServiceKind {
     TupleSpaces,
     /// A store of several partitions: a group for each, and clients of all of them.
     Partitions,
+    /// A service of somebody else's ([`crate::Guest`]), which no command line names.
+    Guest,
 }
 
 /// Name of a service on the command line, and of its group.
@@ -98,6 +100,7 @@ pub fn service_name(service: ServiceKind) -> &'static str {
         ServiceKind::KeyValue => "kv",
         ServiceKind::TupleSpaces => "tuples",
         ServiceKind::Partitions => "partitions",
+        ServiceKind::Guest => "guest",
     }
 }
 

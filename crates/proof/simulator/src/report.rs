@@ -135,11 +135,13 @@ pub enum FaultKind {
     ClientPause,
     /// A client's clocks jump: the wall clock either way, the monotonic one ahead.
     ClientClockJump,
+    /// A process ends in the middle of a batch, since its service says that a command is fatal there.
+    FatalHere,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 60] = [
+    pub const ALL: [FaultKind; 61] = [
         FaultKind::ProcessCrash,
         FaultKind::MachineCrash,
         FaultKind::CrashAtSend,
@@ -200,9 +202,10 @@ impl FaultKind {
         FaultKind::Outage,
         FaultKind::ClientPause,
         FaultKind::ClientClockJump,
+        FaultKind::FatalHere,
     ];
 
-    /// Those that a plan draws among. The others belong to runs of tuple spaces, and come after them
+    /// Those that a plan draws among. The others belong to runs of tuple spaces, or come with crashes, and are after them
     /// in [`FaultKind::ALL`], so that plans of other runs do not change.
     pub(crate) const DRAWN: &[FaultKind] =
         FaultKind::ALL.split_at(FaultKind::ClientPause as usize).0;

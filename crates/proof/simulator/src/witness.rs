@@ -90,6 +90,8 @@ pub struct Note {
 struct Written {
     services: u64,
     notes: Vec<Note>,
+    // Whether the next command is fatal to the process.
+    fatal: bool,
 }
 
 /// What the services of one process did and nobody has looked at yet.
@@ -107,6 +109,11 @@ impl Notes {
         self.with(|written| std::mem::take(&mut written.notes))
     }
 
+    /// Whether the next command is fatal to the process.
+    pub fn fatal(&self, fatal: bool) {
+        self.with(|written| written.fatal = fatal);
+    }
+
     /// The number of another service.
     fn number(&self) -> u64 {
         self.with(|written| {
@@ -120,6 +127,7 @@ impl Notes {
 enum Inner {
     Store(Box<Store>),
     Spaces(Box<TupleSpaces>),
+    Guest(AnyService),
 }
 
 impl Inner {
@@ -127,6 +135,7 @@ impl Inner {
         match self {
             Inner::Store(store) => &**store,
             Inner::Spaces(spaces) => &**spaces,
+            Inner::Guest(service) => &**service,
         }
     }
 
@@ -134,6 +143,7 @@ impl Inner {
         match self {
             Inner::Store(store) => &mut **store,
             Inner::Spaces(spaces) => &mut **spaces,
+            Inner::Guest(service) => &mut **service,
         }
     }
 
@@ -214,7 +224,16 @@ impl Witnessed {
         service.downcast_ref().expect("simulated replicas have a witness")
     }
 
-    /// An empty service that writes into `notes`.
+    /// A service of somebody else's.
+    #[must_use]
+    pub fn guest(service: AnyService, notes: Notes) -> Witnessed {
+        Witnessed::over(ServiceKind::Guest, Inner::Guest(service), notes)
+    }
+
+    /// An empty store, or tuple spaces, that write into `notes`.
+    ///
+    /// # Panics
+    /// When it is none of these.
     #[must_use]
     pub fn new(kind: ServiceKind, state_limit_bytes: u64, notes: Notes) -> Witnessed {
         let inner = match kind {
@@ -224,6 +243,7 @@ impl Witnessed {
             ServiceKind::TupleSpaces => {
                 Inner::Spaces(Box::new(TupleSpaces::new(state_limit_bytes)))
             }
+            ServiceKind::Guest => unreachable!("a guest comes with its service"),
         };
         Witnessed::over(kind, inner, notes)
     }
@@ -267,7 +287,7 @@ impl Witnessed {
     #[must_use]
     pub fn waiters(&self) -> Vec<(SessionId, u64, Time)> {
         match &self.inner {
-            Inner::Store(_) => Vec::new(),
+            Inner::Store(_) | Inner::Guest(_) => Vec::new(),
             Inner::Spaces(spaces) => spaces.waiters(),
         }
     }
@@ -288,6 +308,8 @@ impl FailingMemory for Witnessed {
         match &mut self.inner {
             Inner::Store(store) => store.flip_bit(at),
             Inner::Spaces(spaces) => spaces.flip_bit(at),
+            // Nobody knows where its bits are.
+            Inner::Guest(_) => false,
         }
     }
 }
@@ -404,6 +426,10 @@ impl Waiting for Witnessed {
             Some(waiting) => waiting.execute_or_wait(context, command, released),
             None => inner.execute(context, command).map(Progress::Done),
         };
+        if self.notes.with(|written| written.fatal) {
+            // What it has done by then is gone with the process.
+            return Err(Failure::FatalHere("a fault that is put in".to_owned()));
+        }
         let reply = match &progress {
             Ok(Progress::Done(reply)) => Some(Ok(reply.clone())),
             Ok(Progress::Waits) => None,
@@ -411,7 +437,7 @@ impl Waiting for Witnessed {
             Err(Failure::FatalHere(words)) => panic!("nothing is fatal to it: {words}"),
         };
         let state_bytes = match &self.inner {
-            Inner::Store(store) => store.state_bytes(),
+            Inner::Store(_) | Inner::Guest(_) => self.inner.service().state_bytes(),
             Inner::Spaces(_) => 0,
         };
         self.write(Step::Executed(Execution {

@@ -15,6 +15,7 @@ pub mod exactly_once;
 pub mod fairness;
 pub mod fencing;
 pub mod footprints;
+pub mod guest;
 pub mod lifetimes;
 pub mod pace;
 pub mod persist_before_speak;
@@ -115,6 +116,8 @@ pub struct Checkers {
     pub waits: Waits,
     /// Tuple spaces.
     pub fencing: Fencing,
+    /// The versions under which somebody else's service ran.
+    pub guest_versions: guest::Versions,
 }
 
 impl Checkers {
@@ -125,7 +128,8 @@ impl Checkers {
         let n = plan.faults.n();
         let cluster = parameters.cluster;
         let least = parameters.boundary(0);
-        let timed = parameters.versions.rules > 0 && plan.service == ServiceKind::KeyValue;
+        let timed = parameters.versions.rules > 0
+            && !matches!(plan.service, ServiceKind::TupleSpaces | ServiceKind::Partitions);
         Checkers {
             agreement: Agreement::default(),
             exactly_once: ExactlyOnce::default(),
@@ -160,6 +164,7 @@ impl Checkers {
             validity: Validity::new(genesis),
             waits: Waits::new(parameters.offer_ms()),
             fencing: Fencing::default(),
+            guest_versions: guest::Versions::default(),
         }
     }
 

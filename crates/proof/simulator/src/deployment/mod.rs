@@ -181,7 +181,13 @@ impl Deployment {
             let writer = writer.as_ref().map(|writer| {
                 Box::new(Labelled::new(writer, format!("g{index} "))) as Box<dyn Write>
             });
-            World::with(&StorePlan::options_of(options, index), of_group, writer, Some(of_store))
+            World::with(
+                &StorePlan::options_of(options, index),
+                of_group,
+                writer,
+                Some(of_store),
+                None,
+            )
         };
         let worlds: Vec<World> = plans.into_iter().enumerate().map(world).collect();
         let client = |(index, key): (usize, &SecretKey)| Client {

@@ -8,6 +8,7 @@ use super::workload::{Asked, Request, Workload};
 use super::{Event, World};
 use crate::checkers::commit_order::Seen;
 use crate::checkers::{exactly_once, progress};
+use crate::guest::Guest;
 use crate::options::{Mode as RunMode, ServiceKind};
 use crate::plan::{Plan, WorkloadPlan};
 use crate::random::Random;
@@ -150,6 +151,11 @@ impl Client {
         self.next_call += 1;
         self.asked_sessions.insert(id, caller);
         core.session(now_ms, id, deadline_ms);
+    }
+
+    /// What it asks somebody else's service for at last, in order.
+    pub fn last_of(&mut self, guest: &dyn Guest) -> Request {
+        Request { fast: false, short_us: None, ..self.workload.draw_of(guest) }
     }
 
     /// Its calls go in another session than this one.
@@ -298,6 +304,9 @@ impl World {
     fn draw(&mut self, client: usize, caller: usize) -> Move {
         let has_spaces = self.has_spaces();
         let here = &mut self.clients[client];
+        if let Some(guest) = &self.guest {
+            return Move::Call(here.workload.draw_of(&**guest));
+        }
         if !has_spaces {
             return Move::Call(here.workload.draw());
         }

@@ -7,7 +7,8 @@ use super::workload::{Asked, read_everything};
 use super::{Event, World, spaces as space_workload};
 use crate::checkers::commit_order::{self, Seen, Told};
 use crate::checkers::progress::{self, CONVERGENCE_US};
-use crate::checkers::spaces;
+use crate::checkers::{guest, spaces};
+use crate::guest::Guest;
 use crate::options::Mode;
 use crate::plan::NetworkPlan;
 use crate::report::{FaultKind, Mark};
@@ -121,6 +122,10 @@ impl World {
             for request in space_workload::read_everything() {
                 self.call(0, 0, request);
             }
+        } else if let Some(guest) = self.guest.clone() {
+            // Whatever it asks for, it has to be answered.
+            let request = self.clients[0].last_of(&*guest);
+            self.call(0, 0, request);
         } else {
             self.call(0, 0, read_everything());
         }
@@ -128,7 +133,7 @@ impl World {
         // Nobody knows which spaces there are.
         let answered = |seen: &Seen<Bytes>| match seen {
             Seen::Ok(_) => true,
-            Seen::RefusedInOrder => self.has_spaces(),
+            Seen::RefusedInOrder => self.has_spaces() || self.guest.is_some(),
             Seen::NotSent | Seen::Unknown => false,
         };
         let last = &self.calls[first..];
@@ -277,6 +282,12 @@ impl World {
             self.check_told();
             return;
         }
+        if let Some(guest) = self.guest.clone() {
+            self.check_boundaries();
+            self.check_footprints();
+            self.judge_guest(&*guest);
+            return;
+        }
         let told: Vec<Told> = self.calls.iter().filter_map(told).collect();
         self.check(commit_order::check(self.checkers.exactly_once.order(), &told));
         self.check_boundaries();
@@ -287,6 +298,14 @@ impl World {
             Verdict::Undecided => self.report.searches_given_up += 1,
             Verdict::Violated(what) => self.fail(Broken::new("Linearizability", what)),
         }
+    }
+
+    /// Holds what clients of somebody else's service were told against that service, run again alone.
+    fn judge_guest(&mut self, guest: &dyn Guest) {
+        let told: Vec<guest::Told> = self.calls.iter().map(told_of_guest).collect();
+        let (cluster, limit) = (self.parameters.cluster, self.parameters.state_limit_bytes);
+        let order = (self.checkers.exactly_once.order(), &self.checkers.guest_versions);
+        self.check(guest::check((guest, limit), cluster, order, &told));
     }
 
     /// What the clients of a key-value store did and saw.
@@ -366,6 +385,18 @@ fn told(call: &CallRecord) -> Option<Told> {
         ended: call.ended,
         seen: call.seen.read(|bytes| StoreReply::from_bytes(bytes.clone()).ok()),
     })
+}
+
+/// A call of somebody else's service.
+fn told_of_guest(call: &CallRecord) -> guest::Told {
+    guest::Told {
+        number: call.number,
+        client: call.client,
+        command: call.command.to_bytes(),
+        invoked: call.invoked,
+        ended: call.ended,
+        seen: call.seen.clone(),
+    }
 }
 
 /// A call of the tuple spaces.

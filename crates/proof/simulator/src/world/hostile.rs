@@ -3,6 +3,7 @@
 
 use super::clock::wall_in_order;
 use super::{Event, World};
+use crate::guest::Guest;
 use crate::options::ServiceKind;
 use crate::plan::Plan;
 use crate::random::Random;
@@ -19,6 +20,7 @@ use perdura_store::{Operation as Step, StoreCommand, Transaction, limits};
 use perdura_tuples::{
     Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
 };
+use std::sync::Arc;
 
 /// Shortest time between two attacks of a hostile client, as a part of the longest.
 const SHORTEST_PAUSE: u64 = 20;
@@ -49,7 +51,7 @@ pub fn arm(
     cluster: ClusterId,
     keys: Vec<SecretKey>,
     victims: &[PublicKey],
-    place: Option<&Place>,
+    (place, guest): (Option<&Place>, &Option<Arc<dyn Guest>>),
     random: &Random,
 ) -> Vec<Hostile> {
     let mut random = random.fork("attacks");
@@ -60,7 +62,8 @@ pub fn arm(
         .enumerate()
         .map(|(index, (attack, key))| {
             let public = key.public();
-            let (service, place) = (plan.service, place.cloned());
+            let (service, place, guest) = (plan.service, place.cloned(), guest.clone());
+            let mut drawing = random.fork(&format!("guest {index}"));
             let make = Box::new(move |number: u64, bytes: usize| {
                 let mut value = format!("h{index}.{number}").into_bytes();
                 value.resize(bytes.max(value.len()), b'.');
@@ -74,11 +77,18 @@ pub fn arm(
                         let key = own_key(place.as_ref(), index, number % 4);
                         writing(&key, &value.into()).to_bytes()
                     }
+                    // One that it knows, or bytes that mean nothing.
+                    ServiceKind::Guest => match &guest {
+                        Some(guest) if number % 2 == 0 => guest.draw(&mut drawing).command,
+                        _ => value.into(),
+                    },
                 }
             });
             let victims = victims.to_vec();
             let largest = match service {
-                ServiceKind::KeyValue | ServiceKind::Partitions => limits::TRANSACTION_BYTES,
+                ServiceKind::KeyValue | ServiceKind::Partitions | ServiceKind::Guest => {
+                    limits::TRANSACTION_BYTES
+                }
                 ServiceKind::TupleSpaces => perdura_tuples::limits::TUPLE_BYTES - TUPLE_FRAME,
             };
             let arms = Arms { key, cluster, n, victims, large: LARGE, largest, make };

@@ -6,7 +6,7 @@ use super::{Event, World, of_store, stumble};
 use crate::checkers::progress;
 use crate::options::Mode;
 use crate::random::Random;
-use crate::report::Mark;
+use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
@@ -106,7 +106,16 @@ impl World {
     pub(crate) fn work(&mut self, replica: usize, body: impl FnOnce(&mut Node)) {
         let here = &mut self.replicas[replica];
         let Some(process) = &mut here.process else { return };
-        if here.liar.is_none() {
+        if here.liar.is_none() && here.armed.fatal {
+            process.notes.fatal(true);
+            let dies = stumble::dies(|| body(&mut process.node));
+            process.notes.fatal(false);
+            if dies {
+                self.fired(FaultKind::FatalHere);
+                self.tell(format_args!("a command is fatal to r{replica}"));
+                self.crash_process(replica);
+            }
+        } else if here.liar.is_none() {
             body(&mut process.node);
         } else if !stumble::survives(|| body(&mut process.node)) {
             self.stumbles(replica, "an assertion failed");

@@ -50,6 +50,7 @@ mod wrong_disk;
 
 use crate::checkers::Checkers;
 use crate::deployment;
+use crate::guest::Guest;
 use crate::options::{Mode, Options, ServiceKind, service_name};
 use crate::plan::Plan;
 use crate::random::Random;
@@ -78,6 +79,7 @@ use silences::Silence;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use trace::Trace;
 
 pub use ending::History;
@@ -196,6 +198,8 @@ pub struct World {
     broken: Option<Broken>,
     /// Of a group that is a partition of a store: what it shares with the others.
     pub(crate) of_store: Option<OfStore>,
+    /// The service, if it is somebody else's.
+    pub(crate) guest: Option<Arc<dyn Guest>>,
     // Of clients of all partitions: calls that ended and sessions that are open, by client and caller, and processes that die.
     pub(crate) answered: Vec<(usize, usize, CallResult)>,
     pub(crate) sessions: Vec<(usize, usize, Result<u64, Refusal>)>,
@@ -236,7 +240,17 @@ impl World {
     /// A group that has not started yet.
     #[must_use]
     pub fn new(options: &Options, plan: Plan, writer: Option<Box<dyn Write>>) -> World {
-        World::with(options, plan, writer, None)
+        World::with(options, plan, writer, None, None)
+    }
+
+    /// One whose group runs somebody else's service.
+    pub(crate) fn of_guest(
+        options: &Options,
+        plan: Plan,
+        writer: Option<Box<dyn Write>>,
+        guest: Arc<dyn Guest>,
+    ) -> World {
+        World::with(options, plan, writer, None, Some(guest))
     }
 
     /// The same, which may be one of several.
@@ -245,6 +259,7 @@ impl World {
         plan: Plan,
         writer: Option<Box<dyn Write>>,
         of_store: Option<OfStore>,
+        guest: Option<Arc<dyn Guest>>,
     ) -> World {
         let random = Random::new(options.seed);
         let n = plan.faults.n();
@@ -334,8 +349,14 @@ impl World {
         let victims: Vec<PublicKey> = client_keys.iter().map(SecretKey::public).collect();
         let ordinary = &victims[..plan.workload.clients];
         let place = of_store.as_ref().map(|store| &store.place);
-        let hostile =
-            hostile::arm(&plan, parameters.cluster, hostile_keys, &victims, place, &random);
+        let hostile = hostile::arm(
+            &plan,
+            parameters.cluster,
+            hostile_keys,
+            &victims,
+            (place, &guest),
+            &random,
+        );
         let clients = client_keys
             .into_iter()
             .enumerate()
@@ -376,6 +397,7 @@ impl World {
             spoken: VecDeque::new(),
             broken: None,
             of_store,
+            guest,
             answered: Vec::new(),
             sessions: Vec::new(),
             dying: Vec::new(),
@@ -408,7 +430,7 @@ impl World {
         }
     }
 
-    fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         self.begin_all();
         self.run_on();
     }

@@ -97,12 +97,13 @@ impl World {
         let (kind, limit) = (self.plan.service, self.parameters.state_limit_bytes);
         let place = self.of_store.as_ref().map(|store| store.place.clone());
         let weighs = self.plan.workload.costly;
-        move |notes| {
-            let service = match &place {
-                None => Witnessed::new(kind, limit, notes),
-                Some(place) => Witnessed::partition(place.clone(), limit, notes),
-            };
-            service.weighing(weighs)
+        let guest = self.guest.clone();
+        move |notes| match (&guest, &place) {
+            (Some(guest), _) => Witnessed::guest(guest.make(limit), notes),
+            (None, None) => Witnessed::new(kind, limit, notes).weighing(weighs),
+            (None, Some(place)) => {
+                Witnessed::partition(place.clone(), limit, notes).weighing(weighs)
+            }
         }
     }
 

@@ -288,6 +288,15 @@ impl World {
                 .and_then(|()| checkers.exactly_once.executed(replica, execution));
         }
         self.check(check);
+        if self.guest.is_some() {
+            let of = &mut self.checkers.guest_versions;
+            for (slot, version, _) in &steps {
+                // Replicas agree on them, as is checked above.
+                if of.range(..=*slot).next_back().is_none_or(|(_, before)| before != version) {
+                    of.insert(*slot, *version);
+                }
+            }
+        }
         self.mark_lifetimes();
         if self.has_spaces() {
             let steps = steps.into_iter().map(|(slot, _, step)| (slot, step)).collect();

@@ -26,6 +26,10 @@ impl World {
     /// Does it to a replica that may fail now.
     pub(crate) fn strike_replica(&mut self, kind: FaultKind, victim: usize) {
         match kind {
+            // Some in the middle of a batch, by the service's own word.
+            FaultKind::ProcessCrash if self.chaos.events().is_multiple_of(4) => {
+                self.replicas[victim].armed.fatal = true;
+            }
             FaultKind::ProcessCrash => {
                 self.fired(kind);
                 self.crash_process(victim);

@@ -1,8 +1,9 @@
 //! A liar's replica is a real one, and may fail an assertion over its own lies. That is counted, and is
-//! no news for who watches a run.
+//! no news for who watches a run. And any replica ends when its service says that a command is fatal there.
 
+use perdura_execution::ServicePanic;
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook, take_hook};
 
 thread_local! {
     static AT_WORK: Cell<bool> = const { Cell::new(false) };
@@ -14,6 +15,15 @@ pub(super) fn survives(body: impl FnOnce()) -> bool {
     let result = catch_unwind(AssertUnwindSafe(body));
     AT_WORK.set(false);
     result.is_ok()
+}
+
+/// Lets a node work; true if its service said that it cannot go on there. Panics go on.
+pub(super) fn dies(body: impl FnOnce()) -> bool {
+    let Err(payload) = catch_unwind(AssertUnwindSafe(body)) else { return false };
+    match payload.downcast_ref::<ServicePanic>() {
+        Some(ServicePanic { fatal: true, .. }) => true,
+        _ => resume_unwind(payload),
+    }
 }
 
 /// Prints panics as before, but for those of liars. For programs that run simulations.

@@ -1,6 +1,7 @@
 //! What clients ask for: random operations on a few shared keys, every written value unique.
 
 use crate::checkers::waits;
+use crate::guest::{Drawn, Guest};
 use crate::plan::WorkloadPlan;
 use crate::random::Random;
 use bytes::Bytes;
@@ -17,6 +18,8 @@ pub enum Asked {
     Spaces(TupleCommand),
     /// Of a partition of a store, encoded.
     Partition(Bytes),
+    /// Of somebody else's service, encoded.
+    Guest(Bytes),
 }
 
 impl Asked {
@@ -26,7 +29,7 @@ impl Asked {
         match self {
             Asked::Store(command) => command.to_bytes(),
             Asked::Spaces(command) => command.to_bytes(),
-            Asked::Partition(command) => command.clone(),
+            Asked::Partition(command) | Asked::Guest(command) => command.clone(),
         }
     }
 
@@ -35,7 +38,7 @@ impl Asked {
     pub fn wait_ms(&self) -> Option<u64> {
         match self {
             Asked::Spaces(command) => waits::wait_ms(command),
-            Asked::Store(_) | Asked::Partition(_) => None,
+            Asked::Store(_) | Asked::Partition(_) | Asked::Guest(_) => None,
         }
     }
 }
@@ -75,6 +78,15 @@ impl Workload {
         let short = self.random.percent(self.plan.short_deadlines);
         let short_us = short.then(|| self.random.between(2_000, 800_000));
         Request { command: Asked::Store(command), fast, short_us }
+    }
+
+    /// The next request to somebody else's service.
+    pub fn draw_of(&mut self, guest: &dyn Guest) -> Request {
+        let Drawn { command, is_read } = guest.draw(&mut self.random);
+        let fast = is_read && self.random.percent(self.plan.fast_reads);
+        let short = self.random.percent(self.plan.short_deadlines);
+        let short_us = short.then(|| self.random.between(2_000, 800_000));
+        Request { command: Asked::Guest(command), fast, short_us }
     }
 
     fn key(&mut self) -> Bytes {

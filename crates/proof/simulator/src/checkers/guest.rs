@@ -1,0 +1,221 @@
+//! Guards what a group does with a service of somebody else's: run again alone, in the order in which everything was executed, the service
+//! gives the replies that replicas gave, and that clients were told; that order respects real time, reads without order included; and what its
+//! author says of every state holds in each of them.
+
+use super::commit_order::Seen;
+use super::real_time::{self, Span};
+use crate::guest::Guest;
+use crate::violation::{Broken, Check};
+use crate::witness::Execution;
+use bytes::Bytes;
+use perdura_execution::{AnyService, ExecutionContext, Failure, Meter, QueryContext, Service};
+use perdura_protocol::{ClusterId, PublicKey, SessionId, Slot, Time, limits};
+use std::collections::BTreeMap;
+
+const RULE: &str = "Replicated service";
+
+/// A call of a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Told {
+    /// Its number in the order, if it was sent for ordering.
+    pub number: Option<(SessionId, u64)>,
+    /// Whose it is.
+    pub client: PublicKey,
+    /// Its command.
+    pub command: Bytes,
+    /// When it was called.
+    pub invoked: u64,
+    /// When it ended; none if never.
+    pub ended: Option<u64>,
+    /// How it ended.
+    pub seen: Seen<Bytes>,
+}
+
+/// Under which versions of the service slots were executed: the first slot of each.
+pub type Versions = BTreeMap<Slot, u16>;
+
+/// The service that runs again.
+struct Again<'a> {
+    guest: &'a dyn Guest,
+    service: AnyService,
+    cluster: ClusterId,
+    slot: Slot,
+}
+
+impl Again<'_> {
+    fn execute(&mut self, execution: &Execution, versions: &Versions) -> Result<Bytes, String> {
+        let Execution { slot, batch, session, number, time, ahead_ms, .. } = *execution;
+        let clock = Time(time.0 - ahead_ms);
+        if slot > self.slot {
+            if let Some((_, version)) = versions.range(self.slot.next()..=slot).next_back() {
+                self.service.set_version((*version).min(self.service.newest_version()));
+            }
+            self.service.on_time(clock, &mut Vec::new());
+            self.slot = slot;
+        }
+        let context = ExecutionContext {
+            slot,
+            time,
+            clock,
+            session,
+            number,
+            cluster: self.cluster,
+            batch,
+            administrator: PublicKey([0; 32]),
+            other: None,
+            meter: match execution.cost {
+                Some(_) => Meter::up_to(limits::COMMAND_COST),
+                None => Meter::without_limit(),
+            },
+        };
+        match self.service.execute(&context, &execution.command) {
+            Ok(reply) => Ok(reply),
+            Err(Failure::Refused(words) | Failure::FatalHere(words)) => Err(words),
+        }
+    }
+
+    /// What the state answers to those of these reads that it may answer.
+    fn answer(&self, reads: &mut [Read], place: usize) {
+        for read in reads {
+            let meter = Meter::up_to(limits::COMMAND_COST);
+            let context = QueryContext { client: read.client, meter: &meter };
+            let answer = self.service.query(&context, &read.command);
+            if answer.and_then(Result::ok).is_some_and(|answer| answer == read.reply) {
+                read.fits.push(place);
+            }
+        }
+    }
+
+    fn holds(&self, after: Option<&Execution>) -> Check {
+        let Err(words) = self.guest.holds(&*self.service) else { return Ok(()) };
+        let what = match after {
+            None => format!("in its first state: {words}"),
+            Some(Execution { slot, command, .. }) => {
+                format!("after {} at slot {slot}: {words}", self.guest.show(command))
+            }
+        };
+        Err(Broken::new("Invariant of the service", what))
+    }
+}
+
+/// A read that was answered without order, and the places in the order whose states give that answer.
+struct Read {
+    index: usize,
+    client: PublicKey,
+    command: Bytes,
+    reply: Bytes,
+    fits: Vec<usize>,
+}
+
+/// Holds what clients were told against the order of execution.
+pub fn check<'a>(
+    (guest, state_limit_bytes): (&dyn Guest, u64),
+    cluster: ClusterId,
+    (order, versions): (impl Iterator<Item = &'a Execution>, &Versions),
+    calls: &[Told],
+) -> Check {
+    let fail = |what: String| Err(Broken::new(RULE, what));
+    let show = |command: &[u8]| guest.show(command);
+    let numbers = calls.iter().enumerate();
+    let by_number: BTreeMap<(SessionId, u64), usize> =
+        numbers.filter_map(|(index, call)| Some((call.number?, index))).collect();
+    let mut reads = reads_of(calls);
+    let service = guest.make(state_limit_bytes);
+    let mut again = Again { guest, service, cluster, slot: Slot(0) };
+    again.answer(&mut reads, 0);
+    again.holds(None)?;
+    // Where each call stands in the order, from 1.
+    let mut places: BTreeMap<usize, usize> = BTreeMap::new();
+    for (place, execution) in (1..).zip(order) {
+        let Execution { slot, command, reply, .. } = execution;
+        let expected = again.execute(execution, versions);
+        if reply.as_ref() != Some(&expected) {
+            let (gave, alone) = (shown(guest, reply.as_ref()), shown(guest, Some(&expected)));
+            return fail(format!(
+                "{} at slot {slot}: replicas answered {gave}, and the service, run again alone with the same commands, {alone}",
+                show(command)
+            ));
+        }
+        again.holds(Some(execution))?;
+        again.answer(&mut reads, place);
+        let Some(index) = by_number.get(&(execution.session, execution.number)) else { continue };
+        places.insert(*index, place);
+        match (&calls[*index].seen, &expected) {
+            (Seen::Unknown, _) | (Seen::RefusedInOrder, Err(_)) => {}
+            (Seen::Ok(seen), Ok(reply)) if seen == reply => {}
+            (seen, _) => {
+                let gave = shown(guest, Some(&expected));
+                return fail(format!(
+                    "{} gave {gave}, its client was told {seen:?}",
+                    show(command)
+                ));
+            }
+        }
+    }
+    let fits: BTreeMap<usize, Vec<usize>> =
+        reads.into_iter().map(|read| (read.index, read.fits)).collect();
+    in_real_time(guest, &places, &fits, calls)
+}
+
+fn reads_of(calls: &[Told]) -> Vec<Read> {
+    let read = |(index, call): (usize, &Told)| match &call.seen {
+        Seen::Ok(reply) if call.number.is_none() => Some(Read {
+            index,
+            client: call.client,
+            command: call.command.clone(),
+            reply: reply.clone(),
+            fits: Vec::new(),
+        }),
+        _ => None,
+    };
+    calls.iter().enumerate().filter_map(read).collect()
+}
+
+fn shown(guest: &dyn Guest, reply: Option<&Result<Bytes, String>>) -> String {
+    match reply {
+        None => "nothing yet".to_owned(),
+        Some(Ok(reply)) => guest.show_reply(reply),
+        Some(Err(words)) => format!("a refusal ({words})"),
+    }
+}
+
+/// Each call must stand behind everything that had ended when it was made.
+fn in_real_time(
+    guest: &dyn Guest,
+    places: &BTreeMap<usize, usize>,
+    fits: &BTreeMap<usize, Vec<usize>>,
+    calls: &[Told],
+) -> Check {
+    let fail = |what: String| Broken::new(RULE, what);
+    let span = |(index, call): (usize, &Told)| Span {
+        invoked: call.invoked,
+        ended: call.ended.filter(|_| matches!(call.seen, Seen::Ok(_) | Seen::RefusedInOrder)),
+        places: places.get(&index).map(|place| (*place, *place)),
+    };
+    let spans: Vec<Span> = calls.iter().enumerate().map(span).collect();
+    let choose = |index: usize, behind: usize| {
+        let call = &calls[index];
+        let Seen::Ok(reply) = &call.seen else { return Ok(None) };
+        let (what, reply) = (guest.show(&call.command), guest.show_reply(reply));
+        let Some(fits) = fits.get(&index) else {
+            return Err(fail(format!("{what} was never executed and gave {reply}")));
+        };
+        // The earliest state that gives this answer is the best choice for all that comes later.
+        fits.get(fits.partition_point(|place| *place < behind)).map(|place| Some(*place)).ok_or_else(
+            || {
+                fail(format!(
+                    "the read {what}, called at {}, gave {reply}, which no state from number {behind} on gives",
+                    call.invoked
+                ))
+            },
+        )
+    };
+    real_time::check(&spans, choose, |index, (place, behind)| {
+        let call = &calls[index];
+        fail(format!(
+            "{} called at {} was executed as number {place}, behind which stands {behind}, that had ended by then",
+            guest.show(&call.command),
+            call.invoked
+        ))
+    })
+}
