@@ -2,9 +2,8 @@
 
 mod probe;
 
-use crate::init::{Bounds, ServiceName, Tuning, make, places};
+use crate::init::{Bounds, Named, ServiceName, Tuning, make, places};
 use crate::local::{Group, Kind, Start, last_lines, own_program};
-use crate::own::Own;
 use crate::partitions::{self, New, Partitioning};
 use crate::{process, shell};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -33,16 +32,15 @@ const LOOK: Duration = Duration::from_millis(50);
 /// As child processes on loopback, until Ctrl-C. Makes its files if they are not there, and goes on from them if they are. Writes
 /// a key and reads it back through the real client, then says where the replicas are and what to try. Restarts no replica by itself. A replica's log is in DIR/replica-I/log.txt.
 #[derive(Args)]
+#[command(
+    mut_arg("base_port", |port| port.help(
+        "Replica I (or server I) of a new cluster gets port PORT + 2 I for the protocol and the next for HTTP; without it, free ports are taken"
+    )),
+    mut_arg("once", |once| once.help("Stop as soon as the key is read back; exit code 0 if it was"))
+)]
 pub struct Arguments {
-    /// The directory of the cluster's files and data
-    #[arg(default_value = "perdura-dev")]
-    dir: PathBuf,
     #[command(flatten)]
-    bounds: Bounds,
-    /// Replica I (or server I) of a new cluster gets port PORT + 2 I for the protocol and the next for HTTP;
-    /// without it, free ports are taken
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    base_port: Option<u16>,
+    trial: Trial,
     /// What a new cluster replicates, for its life [default: kv]
     #[arg(long, value_enum)]
     service: Option<ServiceName>,
@@ -52,17 +50,14 @@ pub struct Arguments {
     /// Replicas measure what their time goes to, see `perdura replica`
     #[arg(long)]
     profile: bool,
-    /// Stop as soon as the key is read back; exit code 0 if it was
-    #[arg(long)]
-    once: bool,
     // Last, for its heading.
     #[command(flatten)]
     partitioning: Partitioning,
 }
 
-/// The same for a program with a service of its own.
+/// What is tried out, with any service.
 #[derive(Args)]
-pub struct OwnArguments {
+pub struct Trial {
     /// The directory of the cluster's files and data
     #[arg(default_value = "perdura-dev")]
     dir: PathBuf,
@@ -72,17 +67,7 @@ pub struct OwnArguments {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     base_port: Option<u16>,
     /// Stop as soon as a command was ordered; exit code 0 if one was
-    #[arg(long)]
-    once: bool,
-}
-
-/// What is tried out.
-struct Trial<'a> {
-    dir: &'a Path,
-    bounds: Bounds,
-    base_port: Option<u16>,
-    what: What<'a>,
-    start: Start,
+    #[arg(long, display_order = 100)]
     once: bool,
 }
 
@@ -91,7 +76,7 @@ struct Trial<'a> {
 enum What<'a> {
     /// A service that comes with Perdura, if one was asked for, over so many partitions.
     Comes(Option<ServiceName>, &'a Partitioning),
-    Own(&'a Own),
+    Own(&'a Named),
 }
 
 enum Event {
@@ -101,34 +86,19 @@ enum Event {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let Arguments { dir, bounds, base_port, service, log_device, profile, once, partitioning } =
-        arguments;
-    try_out(&Trial {
-        dir,
-        bounds: *bounds,
-        base_port: *base_port,
-        what: What::Comes(*service, partitioning),
-        start: Start { device: *log_device, debug: false, profile: *profile },
-        once: *once,
-    })
+    let Arguments { trial, service, log_device, profile, partitioning } = arguments;
+    let start = Start { device: *log_device, debug: false, profile: *profile };
+    try_out(trial, What::Comes(*service, partitioning), start)
 }
 
 /// Runs the command of a program with a service of its own.
-pub fn run_own(arguments: &OwnArguments, own: &Own) -> Result<ExitCode> {
-    let OwnArguments { dir, bounds, base_port, once } = arguments;
-    try_out(&Trial {
-        dir,
-        bounds: *bounds,
-        base_port: *base_port,
-        what: What::Own(own),
-        start: Start::default(),
-        once: *once,
-    })
+pub fn run_own(trial: &Trial, own: &Named) -> Result<ExitCode> {
+    try_out(trial, What::Own(own), Start::default())
 }
 
-fn try_out(trial: &Trial<'_>) -> Result<ExitCode> {
-    let Trial { dir, start, .. } = *trial;
-    let there = prepare(trial)?;
+fn try_out(trial: &Trial, cluster_of: What<'_>, start: Start) -> Result<ExitCode> {
+    let dir = &*trial.dir;
+    let there = prepare(trial, cluster_of)?;
     let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
     check_free(dir, &there)?;
     let (events, happened) = mpsc::channel();
@@ -139,7 +109,7 @@ fn try_out(trial: &Trial<'_>) -> Result<ExitCode> {
     let (what, count) = (there.children(), there.places().len());
     let mut group = Group::start_all(what, &own_program()?, dir, count, start)?;
     let (groups, probed) = (there.groups(), dir.to_owned());
-    let is_own = matches!(trial.what, What::Own(_));
+    let is_own = matches!(cluster_of, What::Own(_));
     std::thread::Builder::new().name("client".into()).spawn(move || {
         let _ = events.send(Event::ReadBack(match is_own {
             true => probe::order_nothing(&groups, &key),
@@ -280,36 +250,37 @@ impl There {
     }
 }
 
-fn make_new(trial: &Trial<'_>) -> Result<There> {
-    let (dir, faults) = (trial.dir, trial.bounds.faults()?);
+fn make_new(trial: &Trial, cluster_of: What<'_>) -> Result<There> {
+    let (dir, faults) = (&trial.dir, trial.bounds.faults()?);
     let (durability, tuning) = (Durability::Sync, Tuning::default());
-    let (service, partitioning) = match trial.what {
-        What::Comes(service, partitioning) => (service, partitioning),
-        What::Own(own) => {
-            let places = places(faults.n(), &[], trial.base_port, false)?;
-            return Ok(There::One(own.make(dir, faults, durability, tuning, &places)?));
+    let comes;
+    let service = match cluster_of {
+        What::Own(own) => own,
+        What::Comes(service, partitioning) => {
+            let service = service.unwrap_or(ServiceName::Kv).kind();
+            if let Some(partitions) = partitioning.several()? {
+                let places = &partitioning.places(faults.n(), &[], trial.base_port, false)?;
+                let new = New { partitions, faults, durability, service, tuning, places };
+                return Ok(There::Several(partitions::make(dir, new)?));
+            }
+            comes = service.into();
+            &comes
         }
     };
-    let service = service.unwrap_or(ServiceName::Kv).kind();
-    if let Some(partitions) = partitioning.several()? {
-        let places = partitioning.places(faults.n(), &[], trial.base_port, false)?;
-        let new = New { partitions, faults, durability, service, tuning, places: &places };
-        return Ok(There::Several(partitions::make(dir, new)?));
-    }
     let places = places(faults.n(), &[], trial.base_port, false)?;
     Ok(There::One(make(dir, faults, durability, service, tuning, &places)?))
 }
 
 /// The cluster in the directory, made if it is not there.
-fn prepare(trial: &Trial<'_>) -> Result<There> {
-    let (dir, path) = (trial.dir, trial.dir.join(CLUSTER_FILE));
+fn prepare(trial: &Trial, cluster_of: What<'_>) -> Result<There> {
+    let (dir, path) = (&trial.dir, trial.dir.join(CLUSTER_FILE));
     if !path.exists() {
-        let made = make_new(trial)?;
+        let made = make_new(trial, cluster_of)?;
         say!("made a cluster of {} in {}", made.text(), dir.display());
         return Ok(made);
     }
     let cluster = There::load(&path)?;
-    let is_of = match (&cluster, trial.what) {
+    let is_of = match (&cluster, cluster_of) {
         (There::One(_), What::Own(_)) => true,
         (There::Several(_), What::Own(_)) => false,
         (There::One(_), What::Comes(_, partitioning)) => partitioning.several()?.is_none(),
@@ -336,7 +307,7 @@ fn prepare(trial: &Trial<'_>) -> Result<There> {
         "{} holds a cluster whose ports stand in its files; leave --base-port out, or give another directory",
         dir.display()
     );
-    let is_of = match trial.what {
+    let is_of = match cluster_of {
         What::Comes(None, _) => cluster.service().map(|_| true)?,
         What::Comes(Some(given), _) => given.kind() == cluster.service()?,
         What::Own(own) => cluster.service_name() == own.name,
@@ -346,7 +317,7 @@ fn prepare(trial: &Trial<'_>) -> Result<There> {
         "{} holds a cluster with service {}, which cannot be changed; {}give another directory",
         dir.display(),
         cluster.service_name(),
-        if matches!(trial.what, What::Own(_)) { "" } else { "leave the flag out, or " }
+        if matches!(cluster_of, What::Own(_)) { "" } else { "leave the flag out, or " }
     );
     if let Some((id, address)) = on_a_host(&cluster.places()) {
         bail!(

@@ -2,7 +2,6 @@
 
 use crate::ending::tell_in_time;
 use crate::local::Kind;
-use crate::own::Own;
 use crate::partitions::{self, New, Partitioning};
 use crate::{Usage, steps};
 use anyhow::Result;
@@ -16,34 +15,27 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const AFTER_HELP: &str = "\
+/// What is made.
+const MADE: &str = "\
 Writes DIR/cluster.toml, DIR/client.toml (a client's key), DIR/admin.toml (the administrator's \
 key) and, for each replica I, DIR/replica-I/replica.toml (its key) with its formatted data \
 directory beside it. Refuses a directory that is not empty.
 
 A group has u + r + max(u, r) + 1 replicas: 3 for --crash 1, 4 for --byzantine 1, 6 for \
---faults 2,1.
+--faults 2,1.";
 
-With --partitions, a server of the cluster runs members of several groups, which DIR/server-S/ is for in place of DIR/replica-I/.
+const OF_PARTITIONS: &str = "\
+With --partitions, a server of the cluster runs members of several groups, which DIR/server-S/ is for in place of DIR/replica-I/.";
 
+const ON_HOSTS: &str = "\
 With --hosts, take cluster.toml and replica-I/ to host I, client.toml (and cluster.toml) to where \
-clients run, and keep admin.toml to yourself; what was made says which, and what to start then.";
-
-/// The same of a program with a service of its own.
-const AFTER_HELP_OF_OWN: &str = "\
-Writes DIR/cluster.toml, DIR/client.toml (a client's key), DIR/admin.toml (the administrator's \
-key) and, for each replica I, DIR/replica-I/replica.toml (its key) with its formatted data \
-directory beside it. Refuses a directory that is not empty.
-
-A group has u + r + max(u, r) + 1 replicas: 3 for --crash 1, 4 for --byzantine 1, 6 for \
---faults 2,1.
-
-With --hosts, take cluster.toml and replica-I/ to host I, client.toml (and cluster.toml) to where \
-clients run, and keep admin.toml to yourself.";
+clients run, and keep admin.toml to yourself";
 
 /// Make the files of a new cluster: keys, configuration, formatted data directories
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = format!(
+    "{MADE}\n\n{OF_PARTITIONS}\n\n{ON_HOSTS}; what was made says which, and what to start then."
+))]
 pub struct Arguments {
     #[command(flatten)]
     files: Files,
@@ -58,7 +50,7 @@ pub struct Arguments {
 
 /// Make the files of a new cluster: keys, configuration, formatted data directories
 #[derive(Args)]
-#[command(after_help = AFTER_HELP_OF_OWN)]
+#[command(after_help = format!("{MADE}\n\n{ON_HOSTS}."))]
 pub struct OwnArguments {
     #[command(flatten)]
     files: Files,
@@ -208,6 +200,20 @@ impl ServiceName {
     }
 }
 
+/// A service, as far as the files of its clusters name it.
+pub struct Named {
+    /// Its name.
+    pub name: perdura_protocol::ServiceName,
+    /// The version with which a new cluster starts.
+    pub version: u16,
+}
+
+impl From<ServiceKind> for Named {
+    fn from(kind: ServiceKind) -> Named {
+        Named { name: kind.name(), version: kind.newest_version() }
+    }
+}
+
 /// [`Durability`] on the command line.
 #[derive(Clone, Copy, ValueEnum)]
 enum DurabilityName {
@@ -252,35 +258,42 @@ impl ScheduleName {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { files, service, tuning, partitioning } = arguments;
-    let (faults, durability) = (files.bounds.faults()?, files.durability.durability());
     let service = service.kind();
-    if let Some(partitions) = partitioning.several()? {
-        let Files { dir, hosts, base_port, public_http, .. } = files;
-        let places = partitioning.places(faults.n(), hosts, *base_port, *public_http)?;
-        let (tuning, places) = (*tuning, &places[..]);
-        let new = New { partitions, faults, durability, service, tuning, places };
-        let cluster = partitions::make(dir, new)?;
-        warn_of_crowded(hosts, faults);
-        partitions::show(dir, &cluster, service, hosts);
-        return Ok(ExitCode::SUCCESS);
-    }
-    let places = files.places(faults)?;
-    let cluster = make(&files.dir, faults, durability, service, *tuning, &places)?;
-    warn_of_crowded(&files.hosts, faults);
-    files.show(&cluster);
-    say!("{}", steps::after_init(&files.dir, Kind::Replica, faults.n(), &files.hosts));
+    let Some(partitions) = partitioning.several()? else {
+        return make_group(files, *tuning, &service.into(), None);
+    };
+    let Files { dir, hosts, base_port, public_http, .. } = files;
+    let (faults, durability) = (files.bounds.faults()?, files.durability.durability());
+    let places = &partitioning.places(faults.n(), hosts, *base_port, *public_http)?;
+    let new = New { partitions, faults, durability, service, tuning: *tuning, places };
+    let cluster = partitions::make(dir, new)?;
+    warn_of_crowded(hosts, faults);
+    partitions::show(dir, &cluster, service, hosts);
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs the command of a program with a service of its own, which is called so.
-pub fn run_own(arguments: &OwnArguments, own: &Own, program: &str) -> Result<ExitCode> {
-    let OwnArguments { files, tuning } = arguments;
-    let faults = files.bounds.faults()?;
-    let places = files.places(faults)?;
-    let cluster = own.make(&files.dir, faults, files.durability.durability(), *tuning, &places)?;
-    warn_of_crowded(&files.hosts, faults);
+pub fn run_own(arguments: &OwnArguments, own: &Named, program: &str) -> Result<ExitCode> {
+    make_group(&arguments.files, arguments.tuning, own, Some(program))
+}
+
+fn make_group(
+    files: &Files,
+    tuning: Tuning,
+    service: &Named,
+    program: Option<&str>,
+) -> Result<ExitCode> {
+    let Files { dir, hosts, .. } = files;
+    let (faults, durability) = (files.bounds.faults()?, files.durability.durability());
+    let places = places(faults.n(), hosts, files.base_port, files.public_http)?;
+    let cluster = make(dir, faults, durability, service, tuning, &places)?;
+    warn_of_crowded(hosts, faults);
     files.show(&cluster);
-    say!("{}", steps::after_init_of_own(program, &files.dir, faults.n(), &files.hosts));
+    let steps = match program {
+        None => steps::after_init(dir, Kind::Replica, faults.n(), hosts),
+        Some(program) => steps::after_init_of_own(program, dir, faults.n(), hosts),
+    };
+    say!("{steps}");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -305,10 +318,6 @@ fn crowded(hosts: &[String], faults: Faults) -> Vec<(&str, usize)> {
 }
 
 impl Files {
-    fn places(&self, faults: Faults) -> Result<Vec<Place>> {
-        places(faults.n(), &self.hosts, self.base_port, self.public_http)
-    }
-
     /// Says what was made.
     fn show(&self, cluster: &Cluster) {
         let of = &cluster.parameters;
@@ -359,12 +368,15 @@ pub fn make(
     dir: &Path,
     faults: Faults,
     durability: Durability,
-    service: ServiceKind,
+    service: &Named,
     tuning: Tuning,
     places: &[Place],
 ) -> Result<Cluster> {
-    let tune = |parameters: &mut Parameters| tuning.apply(parameters);
-    Ok(create::make(dir, faults, durability, service.name(), tune, places)?)
+    let tune = |parameters: &mut Parameters| {
+        tuning.apply(parameters);
+        parameters.versions.service = service.version;
+    };
+    Ok(create::make(dir, faults, durability, service.name.clone(), tune, places)?)
 }
 
 #[cfg(test)]

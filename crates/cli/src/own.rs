@@ -1,14 +1,9 @@
 //! The command line of a program with a service of its own: what runs its replicas and operates their clusters.
 
-use crate::init::{self, Tuning};
+use crate::init::{self, Named};
 use crate::{admin, client_keys, completion, dev, ending, health, inspect, limit, man, replica};
 use crate::{status, upgrade};
-use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use perdura_cluster::Cluster;
-use perdura_cluster::create::{self, Place};
-use perdura_protocol::configuration::{Durability, Parameters};
-use perdura_protocol::{Faults, ServiceName};
 use perdura_typed::{Service, name_of};
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,7 +28,7 @@ enum Command {
     ///
     /// As child processes on loopback, until Ctrl-C. Makes its files if they are not there, and goes on from them if they are. Restarts no replica by
     /// itself. A replica's log is in DIR/replica-I/log.txt.
-    Dev(dev::OwnArguments),
+    Dev(dev::Trial),
     Replica(replica::OwnArguments),
     Client(client_keys::Arguments),
     Admin(admin::Arguments),
@@ -44,36 +39,6 @@ enum Command {
     Inspect(inspect::Arguments),
     Completion(completion::Arguments),
     Man(man::Arguments),
-}
-
-/// A service of one's own, as far as the files of its clusters name it.
-pub struct Own {
-    /// Its name.
-    pub name: ServiceName,
-    /// The version with which a new cluster starts.
-    pub version: u16,
-}
-
-impl Own {
-    fn of<S: Service>() -> Own {
-        Own { name: name_of::<S>(), version: S::VERSION }
-    }
-
-    /// Makes everything in `dir`, which must be missing or empty.
-    pub fn make(
-        &self,
-        dir: &Path,
-        faults: Faults,
-        durability: Durability,
-        tuning: Tuning,
-        places: &[Place],
-    ) -> Result<Cluster> {
-        let tune = |parameters: &mut Parameters| {
-            tuning.apply(parameters);
-            parameters.versions.service = self.version;
-        };
-        Ok(create::make(dir, faults, durability, self.name.clone(), tune, places)?)
-    }
 }
 
 /// Does what the command line asks for, with the replicas of this service, and tells of what went wrong. All of a program's `main`:
@@ -89,7 +54,7 @@ pub fn service<S: Service>() -> ExitCode {
     let command = || Arguments::command().name(name).bin_name(name);
     let parsed = Arguments::from_arg_matches(&command().get_matches());
     let arguments = parsed.unwrap_or_else(|error| error.exit());
-    let own = Own::of::<S>();
+    let own = Named { name: name_of::<S>(), version: S::VERSION };
     let done = match arguments.command {
         Command::Init(arguments) => init::run_own(&arguments, &own, name),
         Command::Dev(arguments) => dev::run_own(&arguments, &own),

@@ -134,7 +134,7 @@ impl Live {
         let dir = directory.path().join("cluster");
         let places = places(faults.n(), &[], None, false)?;
         let Made { durability, device, service, tuning, transfer, debug, profile } = made;
-        let cluster = make(&dir, faults, durability, service, tuning, &places)?;
+        let cluster = make(&dir, faults, durability, &service.into(), tuning, &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
         for id in 0..faults.n() {
             let path = replica_file(&dir, id);
