@@ -5,6 +5,7 @@
 //! the queue while nobody reads is written when somebody does.
 
 use crate::process::LogLevel;
+use anyhow::{Context, Result};
 use perdura_cluster::protocol::text::Printable;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -139,7 +140,7 @@ fn write_all(mut to: impl Write, taken: &Receiver<Item>, lost: &AtomicU64) {
 ///
 /// # Errors
 /// When there is no thread for it.
-pub fn start(level: LogLevel) -> io::Result<Logging> {
+pub fn start(level: LogLevel) -> Result<Logging> {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -147,7 +148,7 @@ pub fn start(level: LogLevel) -> io::Result<Logging> {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let queue = Queue::start(io::stderr())?;
+    let queue = Queue::start(io::stderr()).context("cannot start a thread for logs")?;
     tracing_subscriber::fmt()
         .with_writer(queue.clone())
         .log_internal_errors(false)

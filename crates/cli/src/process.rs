@@ -1,5 +1,6 @@
 //! What has to do with processes: signals, CPU time.
 
+use crate::logging::Farewell;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use perdura_client::Client;
@@ -148,6 +149,23 @@ pub async fn withdrawn_by_signals<T>(
 
 /// So long a replica may take to stop. It needs milliseconds, or the seconds that a slow disk takes for what was taken on.
 pub const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// On SIGTERM, SIGINT and SIGHUP calls `request`. If that has not led to an end [`STOP_WITHIN`], the process ends as it is, and says why.
+pub fn stop_in_order(
+    farewell: Farewell,
+    request: impl FnOnce() + Send + 'static,
+    hindrance: impl FnOnce() -> String + Send + 'static,
+) -> Result<()> {
+    on_stop(move |signal| {
+        tracing::info!("{signal}: stopping");
+        request();
+        end_within(STOP_WITHIN, move || {
+            let (limit_s, why) = (STOP_WITHIN.as_secs(), hindrance());
+            tracing::error!("not stopped {limit_s} s after {signal}, so it ends as it is: {why}");
+            farewell.say();
+        });
+    })
+}
 
 /// Ends the process with exit code 1 if it has not ended by itself within that time, after `last_words`: whoever sends a signal
 /// counts on an end, and a thread may be stuck where no signal gets to.

@@ -1,8 +1,8 @@
 //! `perdura server`: runs one server of a cluster of several partitions, with its members, until it is told to stop.
 
 use crate::logging::{self, Logging};
-use crate::process::{self, LogLevel, STOP_WITHIN};
-use anyhow::{Context, Result};
+use crate::process::{self, LogLevel};
+use anyhow::Result;
 use clap::Args;
 use perdura_cluster::server::{Listening, Server};
 use perdura_replica::runtime::LogDevice;
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 pub fn open(path: &Path, log_level: LogLevel) -> Result<(Server, Logging)> {
     process::raise_file_limit();
     let mut server = Server::open(path)?;
-    let logging = logging::start(log_level).context("cannot start a thread for logs")?;
+    let logging = logging::start(log_level)?;
     server.lost_log_lines = logging.lost();
     Ok((server, logging))
 }
@@ -59,15 +59,11 @@ pub fn open(path: &Path, log_level: LogLevel) -> Result<(Server, Logging)> {
 /// Listens, until SIGTERM, SIGINT or SIGHUP asks it to stop.
 pub fn listen(server: Server, logging: &Logging) -> Result<Listening> {
     let listening = server.listen()?;
-    let (requested, farewell) = (listening.shutdown(), logging.farewell());
-    process::on_stop(move |signal| {
-        tracing::info!("{signal}: stopping");
-        requested.request();
-        process::end_within(STOP_WITHIN, move || {
-            let (limit_s, why) = (STOP_WITHIN.as_secs(), requested.hindrance());
-            tracing::error!("not stopped {limit_s} s after {signal}, so it ends as it is: {why}");
-            farewell.say();
-        });
-    })?;
+    let (requested, asked) = (listening.shutdown(), listening.shutdown());
+    process::stop_in_order(
+        logging.farewell(),
+        move || requested.request(),
+        move || asked.hindrance(),
+    )?;
     Ok(listening)
 }
