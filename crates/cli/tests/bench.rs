@@ -1,8 +1,9 @@
-//! Benchmarks that make a cluster of their own, in the small: what they print, and what they leave behind.
+//! Benchmarks in the small: what they print, and what they leave behind.
 
-use crate::common::{Cluster, Ran, program, replicas_in};
+use crate::common::{Cluster, Ran, program, replicas_in, send_signal, wait_for, wait_for_end};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::process::Stdio;
 
 /// Runs a benchmark in `work`, which is empty afterwards.
 #[track_caller]
@@ -130,4 +131,78 @@ fn transactions_over_partitions_are_measured() {
     assert!(result["completed"].as_f64().is_some_and(|completed| completed > 0.0), "{json}");
     assert_eq!(result["over_several"], 0, "{json}");
     servers.run(&["bench", "txn", "--participants", "3"]).failed(2, &["there are 2 partitions"]);
+}
+
+#[test]
+fn bench_reports_what_it_promises() {
+    let cluster = Cluster::start_all(&["--crash", "1"]);
+    let file = cluster.path("result.json").display().to_string();
+    for (operation, more) in [
+        ("put", &[][..]),
+        ("get", &["--fast"]),
+        ("mixed", &["--rate", "200", "--connections", "2", "--keep"]),
+    ] {
+        let arguments =
+            [&["bench", operation, "--seconds", "0.5", "--keys", "500", "--clients", "4"], more]
+                .concat();
+        let out = cluster.run(&[&arguments[..], &["--json", &file]].concat()).ok();
+        assert!(out.contains("ops/s"), "{out}");
+        let left = if more.contains(&"--keep") { "500\n" } else { "0\n" };
+        assert_eq!(
+            cluster.run(&["kv", "count"]).ok(),
+            left,
+            "it removes what it wrote, unless asked"
+        );
+        let text = std::fs::read_to_string(&file).unwrap();
+        let result: Value = serde_json::from_str(&text).unwrap();
+        for key in [
+            "throughput_ops_s",
+            "p50_us",
+            "p99_us",
+            "max_us",
+            "errors",
+            "server_cpu_us_per_op",
+            "client_cpu_us_per_op",
+            "value_size",
+            "keys",
+            "clients",
+            "connections",
+            "seconds",
+        ] {
+            assert!(result[key].is_number(), "{key} in {result}");
+        }
+        assert_eq!((&result["errors"], &result["operation"]), (&json!(0), &json!(operation)));
+    }
+    let scan = cluster.run(&["kv", "scan", "--limit", "10000", "--json"]).ok();
+    let scan: Value = serde_json::from_str(&scan).unwrap();
+    assert_eq!(scan["entries"].as_array().unwrap().len(), 500);
+}
+
+#[test]
+fn a_bench_that_is_interrupted_says_what_it_measured() {
+    let cluster = Cluster::start_all(&["--crash", "1"]);
+    for more in [&[][..], &["--rate", "500"]] {
+        let before = executed(&cluster);
+        let mut bench = cluster
+            .command(&["bench", "put", "--seconds", "600", "--keys", "10", "--clients", "4"])
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // More than it takes to write ten keys first.
+        wait_for("writes", || (executed(&cluster) > before + 100).then_some(()));
+        send_signal(&bench, "-INT");
+        assert_eq!(wait_for_end(&mut bench).code(), Some(130));
+        let out = Ran::from(bench.wait_with_output().unwrap());
+        out.failed(130, &["interrupted after", "of 600 s"]);
+        assert!(out.out.contains("ops/s"), "{}", out.out);
+        let completed = out.out.lines().find_map(|line| line.strip_prefix("completed"));
+        assert!(completed.unwrap().trim().parse::<u64>().unwrap() > 0);
+    }
+}
+
+/// Slots that replica 0 has executed; none is known before it has started.
+fn executed(cluster: &Cluster) -> u64 {
+    cluster.status()[0]["executed"].as_u64().unwrap_or(0)
 }

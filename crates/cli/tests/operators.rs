@@ -3,7 +3,6 @@
 use crate::common::*;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 
 /// The command, with these lines in its standard input, which stays open.
@@ -135,83 +134,4 @@ fn who_is_refused_by_all_is_told_at_once() {
     let ran = cluster.run(&["kv", "get", "a", "--timeout", "1h", "--client", &path]);
     ran.failed(4, &["every replica refused this client", "is not registered"]);
     assert_eq!(ran.error.matches("is not registered").count(), 1, "said once: {ran:?}");
-}
-
-/// `perdura dev`, once it says what to try.
-struct Dev {
-    child: Child,
-    dir: PathBuf,
-}
-
-impl Dev {
-    fn start(dir: &Path, arguments: &[&str]) -> Dev {
-        let mut command = program();
-        command.arg("dev").arg(dir).args(arguments);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
-        let last = lines.find(|line| line.as_ref().unwrap().contains("Ctrl-C"));
-        drop(lines);
-        if last.is_none() {
-            panic!("it ended: {:?}", Ran::from(child.wait_with_output().unwrap()));
-        }
-        Dev { child, dir: dir.to_owned() }
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        let mut command = program();
-        command.args(arguments).args(["--timeout", "60s", "--cluster"]).arg(&self.dir);
-        Ran::from(command.output().unwrap()).ok()
-    }
-
-    fn stop(mut self) {
-        send_signal(&self.child, "-INT");
-        assert!(wait_for_end(&mut self.child).success());
-    }
-}
-
-/// What `dev` tries a cluster with is no entry of its user's: none is left, none of his is touched, and what a run left that was killed is removed.
-#[test]
-fn dev_leaves_the_store_as_it_is() {
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path().join("cluster");
-    let ports = reserve_ports(6).to_string();
-    let dev = Dev::start(&dir, &["--crash", "1", "--base-port", &ports]);
-    assert_eq!(dev.run(&["kv", "count"]).trim(), "0");
-    // As if it had been killed between writing and removing.
-    let left = format!("perdura-dev-{}", "0a".repeat(16));
-    for key in ["perdura-dev", "perdura-dev-", &left] {
-        dev.run(&["kv", "put", key, "mine"]);
-    }
-    dev.stop();
-    let note = dir.join("dev-probe.txt");
-    assert!(!note.exists());
-    std::fs::write(&note, format!("{left}\n")).unwrap();
-    let dev = Dev::start(&dir, &[]);
-    assert_eq!(dev.run(&["kv", "get", "perdura-dev"]), "mine\n");
-    assert_eq!(dev.run(&["kv", "get", "perdura-dev-"]), "mine\n");
-    assert_eq!(dev.run(&["kv", "count"]).trim(), "2");
-    assert!(!note.exists());
-    dev.stop();
-}
-
-/// Nor is a space, which somebody may wait in.
-#[test]
-fn dev_leaves_spaces_as_they_are() {
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path().join("cluster");
-    let ports = reserve_ports(6).to_string();
-    let dev = Dev::start(&dir, &["--crash", "1", "--service", "tuples", "--base-port", &ports]);
-    assert_eq!(dev.run(&["space", "list"]), "");
-    let left = format!("perdura-dev-{}", "0a".repeat(16));
-    for space in ["perdura-dev", &left] {
-        dev.run(&["space", "create", space]);
-    }
-    dev.stop();
-    std::fs::write(dir.join("dev-probe.txt"), &left).unwrap();
-    let dev = Dev::start(&dir, &[]);
-    assert_eq!(dev.run(&["space", "list"]).lines().count(), 1);
-    dev.stop();
-    // There is none any more.
-    std::fs::write(dir.join("dev-probe.txt"), &left).unwrap();
-    Dev::start(&dir, &[]).stop();
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod batch;
 pub mod load;
 pub mod processes;
 
@@ -15,10 +16,9 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 
 /// The program, to be given arguments.
 pub fn program() -> Command {
@@ -60,25 +60,6 @@ impl Random {
 
 /// Replicas of the largest group that a test makes.
 const MOST_REPLICAS: u16 = 10;
-
-/// The first of `count` free ports in a row, which are nobody else's as long as this process runs: `perdura init` takes
-/// none of which the UDP port is in use, and gives its own back when it ends, long before a replica listens there.
-pub fn reserve_ports(count: u16) -> u16 {
-    static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
-    let mut reserved = RESERVED.lock().unwrap();
-    let mut base = 10_000 + (std::process::id() % 100) as u16 * 200;
-    loop {
-        let ports = base..base + count;
-        let udp = ports.clone().map_while(|port| UdpSocket::bind(("127.0.0.1", port)).ok());
-        let udp: Vec<UdpSocket> = udp.collect();
-        let free = ports.clone().all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
-        if udp.len() == usize::from(count) && free {
-            reserved.extend(udp);
-            return base;
-        }
-        base = if base > 30_000 { 10_000 } else { base + count };
-    }
-}
 
 /// A cluster in a temporary directory. Its processes end with it. With `PERDURA_KEEP` the directory
 /// stays if the test failed.

@@ -1,8 +1,12 @@
-//! What tests of a program need that know nothing of the program: what became of a run, polling, draws. Those of
-//! `perdura-lab` use it too.
+//! What tests of a program need that know nothing of the program: what became of a run, polling, ports, draws. Those of
+//! `perdura-lab` and of `perdura` use it too.
 
+#![allow(dead_code, reason = "each program's tests use a part of it")]
+
+use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Output};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Nothing that a test waits for takes this long on any machine.
@@ -74,6 +78,25 @@ pub fn wait_for_end(child: &mut Child) -> std::process::ExitStatus {
 pub fn send_signal(child: &Child, signal: &str) {
     let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
+}
+
+/// The first of `count` free ports in a row, which are nobody else's as long as this process runs: `perdura init` takes
+/// none of which the UDP port is in use, and gives its own back when it ends, long before a replica listens there.
+pub fn reserve_ports(count: u16) -> u16 {
+    static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+    let mut reserved = RESERVED.lock().unwrap();
+    let mut base = 10_000 + (std::process::id() % 100) as u16 * 200;
+    loop {
+        let ports = base..base + count;
+        let udp = ports.clone().map_while(|port| UdpSocket::bind(("127.0.0.1", port)).ok());
+        let udp: Vec<UdpSocket> = udp.collect();
+        let free = ports.clone().all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+        if udp.len() == usize::from(count) && free {
+            reserved.extend(udp);
+            return base;
+        }
+        base = if base > 30_000 { 10_000 } else { base + count };
+    }
 }
 
 /// No line of help is longer, wherever it is shown.
