@@ -250,7 +250,8 @@ impl ServerCertVerifier for Expect {
             return Ok(ServerCertVerified::assertion());
         }
         Err(Error::General(format!(
-            "the replica at this address has key {found:?}.., not {:?}.. as configured",
+            "the replica at this address has key {found:?}.., not {:?}.. as configured: it belongs to another cluster, or the replica was \
+             replaced, and the cluster.toml here, or what runs there, is older than that",
             self.expected
         )))
     }

@@ -99,7 +99,7 @@ pub enum BootError {
     Newer(VersionError),
     /// The checkpoint's checksums hold, but it is not a state of this program.
     #[error(
-        "the checkpoint does not restore: {0}. Replace the replica with `perdura replica reinit`"
+        "the checkpoint does not restore: {0}. Replace the replica with `perdura replica reinit`, on the machine where admin.toml is"
     )]
     Checkpoint(RestoreError),
 }

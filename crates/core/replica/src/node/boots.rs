@@ -478,9 +478,9 @@ impl Node {
         let signed = if self.boots.unsigned { "says so" } else { "has its signature" };
         let took_part = self.boots.is_done(self.boot_quorum());
         let todo = if took_part {
-            "It took part before that was found out: replace the replica with `perdura replica reinit`"
+            "It took part before that was found out: replace the replica with `perdura replica reinit`, on the machine where admin.toml is"
         } else {
-            "If the newer directory is still there, start on that; else replace the replica with `perdura replica reinit`"
+            "If the newer directory is still there, start on that; else replace the replica with `perdura replica reinit`, on the machine where admin.toml is"
         };
         self.halted = true;
         self.outputs.push_back(Output::TakenBack(format!(
