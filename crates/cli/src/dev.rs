@@ -67,6 +67,7 @@ pub struct Trial {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     base_port: Option<u16>,
     /// Stop as soon as a command was ordered; exit code 0 if one was
+    // Behind what this is flattened into.
     #[arg(long, display_order = 100)]
     once: bool,
 }
@@ -280,9 +281,20 @@ fn prepare(trial: &Trial, cluster_of: What<'_>) -> Result<There> {
         return Ok(made);
     }
     let cluster = There::load(&path)?;
+    let is_of = match cluster_of {
+        What::Comes(None, _) => cluster.service().map(|_| true)?,
+        What::Comes(Some(given), _) => given.kind() == cluster.service()?,
+        What::Own(own) => cluster.service_name() == own.name,
+    };
+    ensure!(
+        is_of,
+        "{} holds a cluster with service {}, which cannot be changed; {}give another directory",
+        dir.display(),
+        cluster.service_name(),
+        if matches!(cluster_of, What::Own(_)) { "" } else { "leave the flag out, or " }
+    );
     let is_of = match (&cluster, cluster_of) {
-        (There::One(_), What::Own(_)) => true,
-        (There::Several(_), What::Own(_)) => false,
+        (_, What::Own(_)) => true,
         (There::One(_), What::Comes(_, partitioning)) => partitioning.several()?.is_none(),
         (There::Several(cluster), What::Comes(_, partitioning)) => partitioning.is_of(cluster),
     };
@@ -306,18 +318,6 @@ fn prepare(trial: &Trial, cluster_of: What<'_>) -> Result<There> {
         trial.base_port.is_none(),
         "{} holds a cluster whose ports stand in its files; leave --base-port out, or give another directory",
         dir.display()
-    );
-    let is_of = match cluster_of {
-        What::Comes(None, _) => cluster.service().map(|_| true)?,
-        What::Comes(Some(given), _) => given.kind() == cluster.service()?,
-        What::Own(own) => cluster.service_name() == own.name,
-    };
-    ensure!(
-        is_of,
-        "{} holds a cluster with service {}, which cannot be changed; {}give another directory",
-        dir.display(),
-        cluster.service_name(),
-        if matches!(cluster_of, What::Own(_)) { "" } else { "leave the flag out, or " }
     );
     if let Some((id, address)) = on_a_host(&cluster.places()) {
         bail!(
@@ -413,7 +413,7 @@ fn wait_for_stop(
             }
             let file = group.what.file(dir, id);
             say!("  start it again, in another terminal:");
-            say!("    {} {name} --config {}", program_name(), shell::path(&file));
+            say!("    {} {name} --config {}", shell::program(), shell::path(&file));
         }
     }
 }
@@ -424,13 +424,8 @@ fn stop(group: Group) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As this program was called, for a shell.
-fn program_name() -> String {
-    std::env::args().next().map_or_else(|| "perdura".to_owned(), |name| shell::word(&name))
-}
-
 fn print_guide(dir: &Path, there: &There, service: Option<ServiceKind>, group: &Group) {
-    let (faults, dir, program) = (there.faults(), shell::path(dir), program_name());
+    let (faults, dir, program) = (there.faults(), shell::path(dir), shell::program());
     say!(
         "{} are up, live with {} failures, safe with {} liars",
         there.text(),

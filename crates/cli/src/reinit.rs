@@ -155,7 +155,7 @@ fn what_is_left(
     let config = shell::path(&home.file());
     match home.member {
         None if is_here => {
-            let program = shell::word(program.unwrap_or("perdura"));
+            let program = program.map_or_else(|| "perdura".to_owned(), |_| shell::program());
             return Ok(text + &format!("start it with: {program} replica --config {config}"));
         }
         Some(_) if is_here => {

@@ -11,6 +11,11 @@ pub fn word(text: &str) -> String {
     }
 }
 
+/// As this program was called.
+pub fn program() -> String {
+    std::env::args().next().map_or_else(|| "perdura".to_owned(), |name| word(&name))
+}
+
 /// One word that means this path to every program: no option, and nothing on a host.
 pub fn path(path: &Path) -> String {
     let text = path.display().to_string();

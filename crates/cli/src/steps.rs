@@ -33,11 +33,11 @@ fn here(dir: &Path, what: Kind, last: usize) -> String {
     )
 }
 
-/// The same for a program with a service of its own, which is called so.
+/// The same for a program with a service of its own, which is called so where it is found by its name; here it may not be.
 pub fn after_init_of_own(program: &str, dir: &Path, n: usize, hosts: &[String]) -> String {
     let (cluster, client) = (dir.join(CLUSTER_FILE), dir.join(CLIENT_FILE));
     let admin = shell::path(&dir.join(ADMIN_FILE));
-    let program = shell::word(program);
+    let program = if hosts.is_empty() { shell::program() } else { shell::word(program) };
     let mut text = if hosts.is_empty() {
         let config = shell::path(&dir.join("replica-I").join(Kind::Replica.own_file()));
         format!(

@@ -1,6 +1,11 @@
 //! `perdura dev`: a cluster on this machine that is tried out.
 
-use crate::common::{Ran, program, reserve_ports, send_signal, wait_for, wait_for_end};
+use crate::common::{
+    Cluster, Ran, program, reserve_ports, run, send_signal, wait_for, wait_for_end,
+};
+use perdura_cluster::create::{self, Place};
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{Faults, ServiceName};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -137,4 +142,20 @@ fn dev_leaves_spaces_as_they_are() {
     // There is none any more.
     std::fs::write(dir.join("dev-probe.txt"), &left).unwrap();
     Dev::start(&dir, &[]).stop();
+}
+
+#[test]
+fn a_cluster_with_a_service_of_ones_own_is_left_to_its_program() {
+    let cluster = Cluster::of(|dir| {
+        let (faults, service) = (Faults::new(1, 0).unwrap(), ServiceName::literal("ledger"));
+        let places = Place::all(3, &[], Some(reserve_ports(6)), false).unwrap();
+        create::make(dir, faults, Durability::Sync, service, |_| (), &places).unwrap();
+    });
+    let told =
+        "service is \"ledger\", and this program runs kv and tuples; use the one that has it";
+    let dir = cluster.dir().display().to_string();
+    for flags in [&[][..], &["--service", "kv"], &["--partitions", "2"]] {
+        run(&[&["dev", &dir], flags].concat()).failed(1, &[told, "cluster.toml"]);
+    }
+    Ran::from(cluster.replica(0).output().unwrap()).failed(1, &[told, "cluster.toml"]);
 }

@@ -4,20 +4,15 @@
 #[allow(dead_code)] // Its `main`.
 mod example;
 
-use example::{Command, Ledger, Query, Refused};
+use crate::program;
+pub use example::Ledger;
+use example::{Command, Query, Refused};
 use perdura::{CallError, Cluster, Faults, OpenError, Replica, Shutdown, blocking::Client};
 use perdura_test::{Step, check};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// Cargo builds examples beside what tests them.
-fn program() -> std::process::Command {
-    let own = std::env::current_exe().unwrap();
-    let built = own.parent().and_then(Path::parent).unwrap().join("examples/ledger");
-    std::process::Command::new(built)
-}
 
 fn output(arguments: &[&str]) -> String {
     let ran = program().args(arguments).output().unwrap();
@@ -41,7 +36,7 @@ impl Processes {
         let config = self.dir.join(format!("replica-{id}/replica.toml"));
         let mut replica = program();
         replica.args(["replica", "--log-level", "error", "--config"]).arg(config);
-        replica.stdin(Stdio::null()).spawn().unwrap()
+        replica.spawn().unwrap()
     }
 
     /// The one that says that it leads.
@@ -49,7 +44,8 @@ impl Processes {
         let begun = Instant::now();
         loop {
             let status = output(&["status", "--json", "--cluster", self.dir.to_str().unwrap()]);
-            let leads = status.lines().position(|line| line.contains("\"leader\":true"));
+            let mut replicas = status.split("{\"id\":").skip(1);
+            let leads = replicas.position(|replica| replica.contains("\"leader\":true"));
             if let Some(id) = leads {
                 return id;
             }
