@@ -1,8 +1,8 @@
 //! A client of a service in types.
 
+use crate::bounded::ANSWER_LEVELS;
 use crate::service::Service;
-use crate::wire;
-use bytes::Bytes;
+use crate::wire::{self, EncodeError};
 use perdura_client as client;
 use perdura_client::{Options, Reply};
 use std::fmt;
@@ -37,11 +37,13 @@ pub enum CallError<E: fmt::Debug> {
     /// It did not come to that: [`client::CallError::is_refusal`] says whether it is certain that nothing happened.
     #[error(transparent)]
     Call(#[from] client::CallError),
-    /// It cannot be encoded. Nothing happened.
-    #[error("it does not encode: {0}")]
-    Encode(postcard::Error),
-    /// What came is no answer of this service: the replicas run another version of it. It may have been carried out.
-    #[error("the answer is not one of this service: the replicas run another version of it")]
+    /// It cannot be sent. Nothing happened.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// What came is no answer of this service. It may have been carried out.
+    #[error(
+        "the answer is not one of this service: the replicas run another version of it, or it is nested deeper than {ANSWER_LEVELS} levels"
+    )]
     Answer,
 }
 
@@ -75,7 +77,7 @@ impl<S: Service> Client<S> {
     /// # Errors
     /// [`CallError`]: refused by the service, refused or uncertain on the way.
     pub async fn execute(&self, command: &S::Command) -> Result<S::Reply, CallError<S::Error>> {
-        let command = wire::encode_command::<S>(command).map_err(CallError::Encode)?;
+        let command = wire::encode_command::<S>(command)?;
         Self::answer(self.calls.call(command, &self.options).await?)
     }
 
@@ -84,7 +86,7 @@ impl<S: Service> Client<S> {
     /// # Errors
     /// [`CallError`]: refused by the service, refused or uncertain on the way.
     pub async fn query(&self, query: &S::Query) -> Result<S::Reply, CallError<S::Error>> {
-        let query: Bytes = wire::encode_query::<S>(query).map_err(CallError::Encode)?;
+        let query = wire::encode_query::<S>(query)?;
         Self::answer(self.calls.read(query, &self.options).await?)
     }
 

@@ -20,6 +20,15 @@ enum Overwritten {
     All(SegmentMap),
 }
 
+/// What a command was to write that no entry may be. It writes nothing then, and is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Misfit {
+    /// A key or a value is too large, or there is no key.
+    TooLarge,
+    /// A value does not come back from what it is encoded to.
+    Unreadable,
+}
+
 /// Most places for what was overwritten that are kept for the next command.
 const KEPT: usize = 1024;
 
@@ -30,14 +39,14 @@ pub(crate) struct Journaled {
     // Which map of the state it was when the command began, from 1 on; 0: none.
     mark: usize,
     overwritten: Vec<Overwritten>,
-    too_large: bool,
+    misfit: Option<Misfit>,
 }
 
 impl Clone for Journaled {
     /// A map of its own, which was there before no command.
     fn clone(&self) -> Journaled {
         let mut copy = Journaled::of(self.map.clone());
-        copy.too_large = self.too_large;
+        copy.misfit = self.misfit;
         copy
     }
 }
@@ -54,7 +63,7 @@ impl Drop for Journaled {
 
 impl Journaled {
     pub fn of(map: SegmentMap) -> Journaled {
-        Journaled { map, mark: 0, overwritten: Vec::new(), too_large: false }
+        Journaled { map, mark: 0, overwritten: Vec::new(), misfit: None }
     }
 
     pub fn map(&self) -> &SegmentMap {
@@ -86,19 +95,20 @@ impl Journaled {
         }
     }
 
-    /// An entry was to be written that is larger than one may be.
-    pub fn refuse(&mut self) {
-        self.too_large = true;
+    /// An entry was to be written that cannot be one.
+    pub fn refuse(&mut self, misfit: Misfit) {
+        self.misfit.get_or_insert(misfit);
     }
 
-    pub fn has_too_large(&self) -> bool {
-        self.too_large
+    /// The first one that was to be written.
+    pub fn misfit(&self) -> Option<Misfit> {
+        self.misfit
     }
 
     /// A command begins; it is the map of the state with this mark.
     pub fn begin(&mut self, mark: usize) {
         self.overwritten.clear();
-        (self.mark, self.too_large) = (mark, false);
+        (self.mark, self.misfit) = (mark, None);
     }
 
     /// The command is not going to be undone.
@@ -125,7 +135,7 @@ impl Journaled {
                 Overwritten::All(all) => self.map = all,
             }
         }
-        (self.mark, self.too_large) = (0, false);
+        (self.mark, self.misfit) = (0, None);
     }
 }
 

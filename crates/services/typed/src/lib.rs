@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounded;
 mod budget;
 mod client;
 mod client_key;
@@ -13,10 +14,11 @@ mod service;
 mod sharded;
 mod wire;
 
+pub use bounded::{EMPTY_ELEMENTS, LEVELS};
 pub use client::{CallError, Client};
 pub use client_key::ClientKey;
 pub use key::Key;
 pub use parts::{PART_BYTES, Parts};
 pub use service::{Context, ERROR_BYTES, QueryContext, Service, Typed, name_of};
 pub use sharded::Sharded;
-pub use wire::{encode_command, encode_query, is_refusal};
+pub use wire::{EncodeError, encode_command, encode_query, is_refusal};

@@ -6,7 +6,7 @@
 //! A snapshot: segment 0 has, by part and in their order, the number of a map's segments, or a value as `postcard` encodes it; the maps' segments
 //! follow.
 
-use crate::journal::{Found, forget_dropped};
+use crate::journal::{Found, Misfit, forget_dropped};
 use crate::key::Key;
 use crate::sharded::Sharded;
 use crate::wire::whole;
@@ -56,8 +56,8 @@ struct Undo {
 pub(crate) struct Measured {
     pub bytes: u64,
     pub segments: usize,
-    /// The command wrote an entry, or made a value, that is larger than may be.
-    pub too_large: bool,
+    /// The command was to write an entry that cannot be one, or made such a value.
+    pub misfit: Option<Misfit>,
     /// The values, encoded: what undoes the next command.
     pub values: Vec<Vec<u8>>,
 }
@@ -100,7 +100,7 @@ impl Parts {
                 let inner = map.inner();
                 measured.bytes += inner.map().bytes();
                 measured.segments += inner.map().segments();
-                measured.too_large |= inner.has_too_large();
+                measured.misfit = measured.misfit.or(inner.misfit());
             }
             Does::Settle => map.inner().settle(),
             Does::TakeBack(found) => map.inner().take_back(found),
@@ -148,7 +148,11 @@ impl Parts {
             Does::Measure(measured) => {
                 let bytes = encode(value);
                 measured.bytes += bytes.len() as u64;
-                measured.too_large |= bytes.len() > PART_BYTES;
+                if bytes.len() > PART_BYTES {
+                    measured.misfit.get_or_insert(Misfit::TooLarge);
+                } else if whole::<T>(&bytes).is_none() {
+                    measured.misfit.get_or_insert(Misfit::Unreadable);
+                }
                 measured.values.push(bytes);
             }
             Does::Undo(undo) => {
@@ -211,7 +215,9 @@ impl All<'_> {
         let Does::Measure(mut measured) = self.each(Does::Measure(Measured::default())) else {
             return Measured::default();
         };
-        measured.too_large |= measured.value_bytes() > 16 * PART_BYTES;
+        if measured.value_bytes() > 16 * PART_BYTES {
+            measured.misfit.get_or_insert(Misfit::TooLarge);
+        }
         measured
     }
 

@@ -1,7 +1,9 @@
 //! A service in types: what a developer writes, and what makes a replicated service of it.
 
+use crate::bounded::{EMPTY_ELEMENTS, LEVELS};
 use crate::budget;
 use crate::client_key::ClientKey;
+use crate::journal::Misfit;
 use crate::parts::{All, Measured, PART_BYTES, Parts};
 use crate::wire::{self, Asked};
 use bytes::Bytes;
@@ -190,6 +192,11 @@ pub(crate) enum Unfit {
          map more than {PART_BYTES}"
     )]
     TooLarge,
+    #[error(
+        "a value in the state would not be read again: it is nested deeper than {LEVELS} levels, or its lists have more than {EMPTY_ELEMENTS} elements \
+         that take no bytes, or it has a type or an attribute that `postcard` does not read back"
+    )]
+    Unreadable,
     #[error("the state is full ({0} bytes): it takes no command that makes it larger")]
     Full(u64),
     #[error("the reply has {0} bytes, more than a client is sent")]
@@ -252,10 +259,11 @@ impl<S: Service> Typed<S> {
         let before = &self.measured;
         let grows = measured.bytes > before.bytes;
         let full = measured.bytes > self.limit.bytes || measured.segments >= self.limit.segments;
-        match measured.too_large {
-            true => Err(Unfit::TooLarge),
-            false if grows && full => Err(Unfit::Full(before.bytes)),
-            false => Ok(measured),
+        match measured.misfit {
+            Some(Misfit::TooLarge) => Err(Unfit::TooLarge),
+            Some(Misfit::Unreadable) => Err(Unfit::Unreadable),
+            None if grows && full => Err(Unfit::Full(before.bytes)),
+            None => Ok(measured),
         }
     }
 
@@ -281,8 +289,8 @@ impl<S: Service> Typed<S> {
     /// Whether this is what a client is told of a command or query that is none, or of what is larger than it may be.
     #[must_use]
     pub fn is_fault(said: &str) -> bool {
-        let faults =
-            [Unfit::Malformed, Unfit::Panicked, Unfit::TooLarge].map(|one| one.to_string());
+        let faults = [Unfit::Malformed, Unfit::Panicked, Unfit::TooLarge, Unfit::Unreadable]
+            .map(|one| one.to_string());
         faults.iter().any(|fault| fault == said)
             || ["the reply has ", "the service refused it with an error of "]
                 .iter()

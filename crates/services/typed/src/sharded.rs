@@ -5,7 +5,7 @@
 //! they may stand in other segments, the same on all replicas.
 
 use crate::budget;
-use crate::journal::Journaled;
+use crate::journal::{Journaled, Misfit};
 use crate::key::Key;
 use crate::wire::whole;
 use perdura_execution::RestoreError;
@@ -21,8 +21,8 @@ use std::ops::{Bound, RangeBounds};
 /// An ordered map that may be large: a checkpoint writes the parts of it that changed, and a snapshot takes microseconds at any size.
 ///
 /// Keys take up to [`KEY_BYTES`] and values up to [`VALUE_BYTES`] as they are encoded (values as by `postcard`, so what has `Serialize` and
-/// `Deserialize` and does not ask the format what comes next; what gives its parts in another order each time, as a `HashMap` does, must not stand in one). A command that writes a larger
-/// one is refused, and undone.
+/// `Deserialize` and does not ask the format what comes next; what gives its parts in another order each time, as a `HashMap` does, must not stand in one), nested up to
+/// [`LEVELS`](crate::LEVELS) deep. A command that writes a larger or deeper one is refused, and undone.
 pub struct Sharded<K, V> {
     inner: Journaled,
     typed: PhantomData<fn(K) -> V>,
@@ -93,7 +93,9 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
         budget::write(key.len() + value.len() + before.map_or(0, <[u8]>::len));
         let before = before.map(value_of);
         if key.is_empty() || key.len() > KEY_BYTES || value.len() > VALUE_BYTES {
-            self.inner.refuse();
+            self.inner.refuse(Misfit::TooLarge);
+        } else if whole::<V>(&value).is_none() {
+            self.inner.refuse(Misfit::Unreadable);
         } else {
             self.inner.put(&key, &value);
         }
@@ -288,12 +290,12 @@ mod tests {
     fn what_is_too_large_is_not_written_and_said() {
         let mut map: Sharded<Vec<u8>, Vec<u8>> = Sharded::new();
         map.insert(vec![1; 4000], vec![1; 1_000_000]);
-        assert!(!map.inner().has_too_large());
+        assert_eq!(map.inner().misfit(), None);
         map.insert(vec![1; 4100], vec![]);
-        assert!(map.inner().has_too_large());
+        assert_eq!(map.inner().misfit(), Some(Misfit::TooLarge));
         map.inner().begin(1);
         map.insert(vec![], vec![1; 1_100_000]);
-        assert!(map.inner().has_too_large() && map.len() == 1);
+        assert_eq!((map.inner().misfit(), map.len()), (Some(Misfit::TooLarge), 1));
         map.inner().settle();
     }
 }

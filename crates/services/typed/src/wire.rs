@@ -1,5 +1,7 @@
 //! What goes between clients and replicas, as `postcard` encodes it behind one byte that says what it is.
+//! What is decoded is bounded ([`crate::bounded`]), and what a client encodes is decoded before it is sent: what replicas would refuse stays with it.
 
+use crate::bounded::{ANSWER_LEVELS, EMPTY_ELEMENTS, LEVELS, decode as within};
 use crate::service::{ERROR_BYTES, REPLY_BYTES, Service, Unfit};
 use bytes::Bytes;
 use serde::Serialize;
@@ -16,24 +18,49 @@ pub(crate) enum Asked<S: Service> {
     Query(S::Query),
 }
 
+/// Why a command or a query cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// Its type cannot be encoded.
+    #[error("it does not encode: {0}")]
+    Unencodable(#[from] postcard::Error),
+    /// It encodes to what does not decode again, so that no replica could read it.
+    #[error(
+        "no replica could read it: it is nested deeper than {LEVELS} levels, or its lists have more than {EMPTY_ELEMENTS} elements that take no bytes, \
+         or it has a type or an attribute that `postcard` does not read back"
+    )]
+    Unreadable,
+}
+
 fn encode(kind: u8, what: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
     postcard::to_extend(what, vec![kind])
+}
+
+fn encode_readable<T: Serialize + DeserializeOwned>(
+    kind: u8,
+    what: &T,
+) -> Result<Bytes, EncodeError> {
+    let bytes = encode(kind, what)?;
+    match whole::<T>(&bytes[1..]) {
+        Some(_) => Ok(bytes.into()),
+        None => Err(EncodeError::Unreadable),
+    }
 }
 
 /// A command as replicas are sent it.
 ///
 /// # Errors
-/// When it cannot be encoded.
-pub fn encode_command<S: Service>(command: &S::Command) -> Result<Bytes, postcard::Error> {
-    encode(COMMAND, command).map(Bytes::from)
+/// When it cannot be encoded, or read again.
+pub fn encode_command<S: Service>(command: &S::Command) -> Result<Bytes, EncodeError> {
+    encode_readable(COMMAND, command)
 }
 
 /// A query as replicas are sent it.
 ///
 /// # Errors
-/// When it cannot be encoded.
-pub fn encode_query<S: Service>(query: &S::Query) -> Result<Bytes, postcard::Error> {
-    encode(QUERY, query).map(Bytes::from)
+/// When it cannot be encoded, or read again.
+pub fn encode_query<S: Service>(query: &S::Query) -> Result<Bytes, EncodeError> {
+    encode_readable(QUERY, query)
 }
 
 /// Whether this answer to a command is the service's refusal.
@@ -44,8 +71,7 @@ pub fn is_refusal(answer: &[u8]) -> bool {
 
 /// What these bytes are, all of them.
 pub(crate) fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
-    rest.is_empty().then_some(value)
+    within(bytes, LEVELS)
 }
 
 /// None too where it came with a later version than this one.
@@ -83,8 +109,8 @@ pub(crate) fn error(error: &impl Serialize) -> Result<Bytes, Unfit> {
 pub(crate) fn answer<S: Service>(bytes: &[u8]) -> Option<Result<S::Reply, S::Error>> {
     let (kind, rest) = bytes.split_first()?;
     match *kind {
-        REPLY => whole(rest).map(Ok),
-        ERROR => whole(rest).map(Err),
+        REPLY => within(rest, ANSWER_LEVELS).map(Ok),
+        ERROR => within(rest, ANSWER_LEVELS).map(Err),
         _ => None,
     }
 }

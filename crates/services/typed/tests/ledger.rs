@@ -177,6 +177,21 @@ impl Service for Ledger {
     }
 }
 
+pub fn context() -> ExecutionContext {
+    ExecutionContext {
+        slot: Slot(1),
+        time: Time(5),
+        clock: Time(5),
+        session: SessionId { client: PublicKey([3; 32]), nonce: 0 },
+        number: 1,
+        cluster: ClusterId([0; 16]),
+        batch: Digest::ZERO,
+        administrator: PublicKey([1; 32]),
+        other: None,
+        meter: Meter::up_to(limits::COMMAND_COST),
+    }
+}
+
 struct Run(Typed<Ledger>);
 
 fn postcard(kind: u8, what: &impl Serialize) -> Vec<u8> {
@@ -191,20 +206,7 @@ impl Run {
     }
 
     fn raw(&mut self, command: &[u8]) -> Result<Bytes, String> {
-        let session = SessionId { client: PublicKey([3; 32]), nonce: 0 };
-        let context = ExecutionContext {
-            slot: Slot(1),
-            time: Time(5),
-            clock: Time(5),
-            session,
-            number: 1,
-            cluster: ClusterId([0; 16]),
-            batch: Digest::ZERO,
-            administrator: PublicKey([1; 32]),
-            other: None,
-            meter: Meter::up_to(limits::COMMAND_COST),
-        };
-        self.0.order(&context, command)
+        self.0.order(&context(), command)
     }
 
     fn run(&mut self, command: &Command) -> Result<Result<u64, Refused>, String> {

@@ -1,3 +1,4 @@
 //! A service in types, as replicas run it.
 
 mod ledger;
+mod nested;
