@@ -40,7 +40,7 @@ mod values;
 pub use command::{CommandError, Operation, StoreCommand, Transaction};
 pub use entries::{Entries, EntriesIter};
 pub use fullness::Fullness;
-pub use map::{Full, PartialMap, SegmentMap};
+pub use map::{At, Full, PartialMap, SegmentMap};
 pub use range::{behind, beyond_prefix};
 pub use reply::{OperationResult, StoreReply, TransactionResult};
 pub use service::Store;

@@ -77,42 +77,24 @@ impl SegmentMap {
         segment.find(key).ok().map(|index| segment.value(index))
     }
 
+    /// The place of a key, for whoever looks at what is there before he writes.
+    pub fn at<'a>(&'a mut self, key: &'a [u8]) -> At<'a> {
+        let place = self.segments.find(key);
+        let index = self.segments.get(place).find(key);
+        At { map: self, key, place, index }
+    }
+
     /// Writes an entry, unless it grows the state beyond `limit` bytes.
     ///
     /// # Errors
     /// When it would; nothing has changed then.
     pub fn put(&mut self, key: &[u8], value: &[u8], limit: u64) -> Result<(), Full> {
-        let place = self.segments.find(key);
-        let segment = self.segments.get(place);
-        let index = segment.find(key);
-        let old = index.map_or(0, |index| entry_bytes(key, segment.value(index)) as u64);
-        let new = entry_bytes(key, value) as u64;
-        let bytes = self.bytes - old + new;
-        if bytes > limit && new > old {
-            return Err(Full);
-        }
-        let segment = self.segments.get_mut(place);
-        segment.put(index, key, value);
-        if segment.is_oversized() || (new < old && segment.is_undersized()) {
-            self.reshape(place);
-        }
-        self.bytes = bytes;
-        self.entries += u64::from(index.is_err());
-        Ok(())
+        self.at(key).put(value, limit)
     }
 
     /// Removes an entry; whether it was there.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        let place = self.segments.find(key);
-        let Ok(index) = self.segments.get(place).find(key) else { return false };
-        let segment = self.segments.get_mut(place);
-        let bytes = segment.remove(index);
-        if segment.is_undersized() {
-            self.reshape(place);
-        }
-        self.bytes -= bytes as u64;
-        self.entries -= 1;
-        true
+        self.at(key).remove()
     }
 
     /// The entries from `start` up to `end` (without it), ascending.
@@ -267,6 +249,65 @@ impl PartialMap {
     }
 }
 
+/// The place of a key in a map, found once.
+#[derive(Debug)]
+pub struct At<'a> {
+    map: &'a mut SegmentMap,
+    key: &'a [u8],
+    place: Place,
+    // Of the entry in its segment, or where it belongs.
+    index: Result<usize, usize>,
+}
+
+impl At<'_> {
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        self.key
+    }
+
+    /// Its value.
+    #[must_use]
+    pub fn value(&self) -> Option<&[u8]> {
+        self.index.ok().map(|index| self.map.segments.get(self.place).value(index))
+    }
+
+    /// As [`SegmentMap::put`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(self, value: &[u8], limit: u64) -> Result<(), Full> {
+        let old = self.value().map_or(0, |value| entry_bytes(self.key, value) as u64);
+        let new = entry_bytes(self.key, value) as u64;
+        let At { map, key, place, index } = self;
+        let bytes = map.bytes - old + new;
+        if bytes > limit && new > old {
+            return Err(Full);
+        }
+        let segment = map.segments.get_mut(place);
+        segment.put(index, key, value);
+        if segment.is_oversized() || (new < old && segment.is_undersized()) {
+            map.reshape(place);
+        }
+        map.bytes = bytes;
+        map.entries += u64::from(index.is_err());
+        Ok(())
+    }
+
+    /// As [`SegmentMap::remove`].
+    pub fn remove(self) -> bool {
+        let At { map, place, index: Ok(index), .. } = self else { return false };
+        let segment = map.segments.get_mut(place);
+        let bytes = segment.remove(index);
+        if segment.is_undersized() {
+            map.reshape(place);
+        }
+        map.bytes -= bytes as u64;
+        map.entries -= 1;
+        true
+    }
+}
+
 /// The map as it was; the segments are shared until one side changes them.
 struct MapSnapshot {
     segments: Directory,
@@ -336,6 +377,23 @@ mod tests {
         let neighbour = 76u32.to_be_bytes();
         let place = |map: &SegmentMap| map.get(&neighbour).unwrap().as_ptr();
         assert_eq!(place(&map), place(&copy));
+    }
+
+    #[test]
+    fn the_place_of_a_key_shows_what_is_written_over() {
+        let mut map = filled(500);
+        let (copy, key) = (map.clone(), 77u32.to_be_bytes());
+        let at = map.at(&key);
+        assert_eq!((at.key(), at.value()), (&key[..], Some(&[7; 1000][..])));
+        // To look copies nothing.
+        assert_eq!(shared(&map, &copy), copy.segments());
+        map.at(&key).put(b"new", u64::MAX).unwrap();
+        assert_eq!(map.get(&key), Some(&b"new"[..]));
+        assert!(map.at(&key).remove() && !map.at(&key).remove());
+        assert_eq!((map.get(&key), map.entries()), (None, 499));
+        let (all, one) = (map.bytes(), entry_bytes(&key, &[7; 1000]) as u64);
+        assert_eq!(map.at(&key).put(&[0; 100], all), Err(Full));
+        assert_eq!((map.at(&key).value(), all), (None, copy.bytes() - one));
     }
 
     #[test]

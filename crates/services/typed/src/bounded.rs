@@ -390,7 +390,7 @@ mod tests {
                     i128::from(number) * -7,
                     number as f32,
                     number as f64,
-                    number % 2 == 0,
+                    number.is_multiple_of(2),
                     char::from(number as u8),
                 ),
                 texts: self.list(Choices::text),

@@ -4,7 +4,7 @@
 //! drop one and put another in its place: one that bears a mark and is dropped meanwhile is kept aside, so that undoing finds each by its mark,
 //! wherever it is.
 
-use perdura_store::SegmentMap;
+use perdura_store::{At, SegmentMap};
 use std::cell::RefCell;
 
 thread_local! {
@@ -14,10 +14,18 @@ thread_local! {
 /// What a command overwrote.
 #[derive(Debug)]
 enum Overwritten {
-    /// The value of this key, if it had one.
-    Entry(Vec<u8>, Option<Vec<u8>>),
+    /// An entry: how many bytes its key has, and its value, if there was one.
+    Entry { key: usize, value: Option<usize> },
     /// All there was.
-    All(SegmentMap),
+    All(Box<SegmentMap>),
+}
+
+/// All that it overwrote, the last one behind the others.
+#[derive(Debug, Default)]
+struct Journal {
+    overwritten: Vec<Overwritten>,
+    // Of each entry its key and its value.
+    bytes: Vec<u8>,
 }
 
 /// What a command was to write that no entry may be. It writes nothing then, and is refused.
@@ -29,8 +37,46 @@ pub(crate) enum Misfit {
     Unreadable,
 }
 
-/// Most places for what was overwritten that are kept for the next command.
+/// Most places for what was overwritten that are kept for the next command, and most bytes of it.
 const KEPT: usize = 1024;
+const KEPT_BYTES: usize = 64 * 1024;
+
+impl Journal {
+    fn keep(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.overwritten.push(Overwritten::Entry { key: key.len(), value: value.map(<[u8]>::len) });
+    }
+
+    fn clear(&mut self) {
+        if !self.overwritten.is_empty() {
+            self.overwritten.clear();
+            self.bytes.clear();
+            self.overwritten.shrink_to(KEPT);
+            self.bytes.shrink_to(KEPT_BYTES);
+        }
+    }
+
+    /// Takes the last one back.
+    fn undo_last(&mut self, map: &mut SegmentMap) -> bool {
+        match self.overwritten.pop() {
+            None => return false,
+            Some(Overwritten::All(all)) => *map = *all,
+            Some(Overwritten::Entry { key, value }) => {
+                let start = self.bytes.len() - key - value.unwrap_or(0);
+                let (old_key, old_value) = self.bytes[start..].split_at(key);
+                let at = map.at(old_key);
+                if value.is_some() {
+                    let _ = at.put(old_value, u64::MAX);
+                } else {
+                    at.remove();
+                }
+                self.bytes.truncate(start);
+            }
+        }
+        true
+    }
+}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -38,7 +84,7 @@ pub(crate) struct Journaled {
     map: SegmentMap,
     // Which map of the state it was when the command began, from 1 on; 0: none.
     mark: usize,
-    overwritten: Vec<Overwritten>,
+    journal: Journal,
     misfit: Option<Misfit>,
 }
 
@@ -63,59 +109,41 @@ impl Drop for Journaled {
 
 impl Journaled {
     pub fn of(map: SegmentMap) -> Journaled {
-        Journaled { map, mark: 0, overwritten: Vec::new(), misfit: None }
+        Journaled { map, mark: 0, journal: Journal::default(), misfit: None }
     }
 
     pub fn map(&self) -> &SegmentMap {
         &self.map
     }
 
-    pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.keep(key);
-        // Whether it is too much is looked at when the command has ended.
-        let _ = self.map.put(key, value, u64::MAX);
-    }
-
-    pub fn remove(&mut self, key: &[u8]) {
-        self.keep(key);
-        self.map.remove(key);
+    /// The place of a key, to see what is there before it is written.
+    pub fn at<'a>(&'a mut self, key: &'a [u8]) -> JournaledAt<'a> {
+        let journal = (self.mark > 0).then_some(&mut self.journal);
+        JournaledAt { at: self.map.at(key), journal, misfit: &mut self.misfit }
     }
 
     pub fn clear(&mut self) {
         let all = std::mem::take(&mut self.map);
         if self.mark > 0 {
-            self.overwritten.push(Overwritten::All(all));
+            self.journal.overwritten.push(Overwritten::All(Box::new(all)));
         }
     }
 
-    fn keep(&mut self, key: &[u8]) {
-        if self.mark > 0 {
-            let value = self.map.get(key).map(<[u8]>::to_vec);
-            self.overwritten.push(Overwritten::Entry(key.to_vec(), value));
-        }
-    }
-
-    /// An entry was to be written that cannot be one.
-    pub fn refuse(&mut self, misfit: Misfit) {
-        self.misfit.get_or_insert(misfit);
-    }
-
-    /// The first one that was to be written.
+    /// The first of what was to be written and cannot be.
     pub fn misfit(&self) -> Option<Misfit> {
         self.misfit
     }
 
     /// A command begins; it is the map of the state with this mark.
     pub fn begin(&mut self, mark: usize) {
-        self.overwritten.clear();
+        self.journal.clear();
         (self.mark, self.misfit) = (mark, None);
     }
 
     /// The command is not going to be undone.
     pub fn settle(&mut self) {
         self.mark = 0;
-        self.overwritten.clear();
-        self.overwritten.shrink_to(KEPT);
+        self.journal.clear();
     }
 
     /// Takes it out of its place, as it was when the command began; nothing if it was not there then.
@@ -124,18 +152,43 @@ impl Journaled {
     }
 
     fn undo(&mut self) {
-        for one in std::mem::take(&mut self.overwritten).into_iter().rev() {
-            match one {
-                Overwritten::Entry(key, Some(value)) => {
-                    let _ = self.map.put(&key, &value, u64::MAX);
-                }
-                Overwritten::Entry(key, None) => {
-                    self.map.remove(&key);
-                }
-                Overwritten::All(all) => self.map = all,
-            }
-        }
+        while self.journal.undo_last(&mut self.map) {}
         (self.mark, self.misfit) = (0, None);
+    }
+}
+
+/// The place of a key in a map.
+pub(crate) struct JournaledAt<'a> {
+    at: At<'a>,
+    journal: Option<&'a mut Journal>,
+    misfit: &'a mut Option<Misfit>,
+}
+
+impl JournaledAt<'_> {
+    pub fn value(&self) -> Option<&[u8]> {
+        self.at.value()
+    }
+
+    pub fn put(self, value: &[u8]) {
+        let JournaledAt { at, journal, .. } = self;
+        if let Some(journal) = journal {
+            journal.keep(at.key(), at.value());
+        }
+        // Whether it is too much is looked at when the command has ended.
+        let _ = at.put(value, u64::MAX);
+    }
+
+    pub fn remove(self) {
+        let JournaledAt { at, journal, .. } = self;
+        if let Some(journal) = journal {
+            journal.keep(at.key(), at.value());
+        }
+        at.remove();
+    }
+
+    /// What was to be written here cannot be an entry.
+    pub fn refuse(self, misfit: Misfit) {
+        self.misfit.get_or_insert(misfit);
     }
 }
 
@@ -151,9 +204,8 @@ impl Found {
     }
 
     /// And those that it dropped.
-    pub fn and_dropped(mut self) -> Found {
+    pub fn take_dropped(&mut self) {
         dropped().into_iter().for_each(|map| self.keep(map));
-        self
     }
 
     /// The one with this mark, as it was when the command began.

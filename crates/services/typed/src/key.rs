@@ -120,11 +120,15 @@ impl Key for String {
 }
 
 fn encode_bytes(bytes: &[u8], out: &mut Vec<u8>) {
-    for byte in bytes {
-        out.push(*byte);
-        if *byte == 0 {
-            out.push(ZERO);
+    if bytes.contains(&0) {
+        for byte in bytes {
+            out.push(*byte);
+            if *byte == 0 {
+                out.push(ZERO);
+            }
         }
+    } else {
+        out.extend_from_slice(bytes);
     }
     out.extend_from_slice(&[0, END]);
 }

@@ -10,6 +10,7 @@ mod client_key;
 mod journal;
 mod key;
 mod parts;
+mod scratch;
 mod service;
 mod sharded;
 mod wire;

@@ -8,47 +8,91 @@
 
 use crate::journal::{Found, Misfit, forget_dropped};
 use crate::key::Key;
+use crate::scratch::lend;
 use crate::sharded::Sharded;
-use crate::wire::whole;
+use crate::wire::{append, whole};
 use bytes::Bytes;
 use perdura_execution::{Entry, RestoreError, Snapshot};
 use perdura_protocol::codec::encode_bytes;
 use perdura_protocol::{Decode, DecodeError, Encode, Reader};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::VecDeque;
+use std::mem::take;
 use std::sync::Arc;
 
 /// Most bytes of a part that is no map, encoded; and of all of them together sixteen times as many.
 pub const PART_BYTES: usize = 64 * 1024;
 
 /// What goes through the parts of a state.
-pub struct Parts {
+pub struct Parts<'a> {
     version: u16,
-    does: Does,
+    does: Does<'a>,
 }
 
 /// What is done with each of them.
-enum Does {
+enum Does<'a> {
     /// Marks the maps, from 1 on.
     Begin(usize),
-    Measure(Measured),
+    Measure(Measuring<'a>),
     /// The command is not going to be undone.
     Settle,
     /// Takes the maps out of their places.
-    TakeBack(Found),
+    TakeBack(&'a mut Found),
     /// Puts what was there when the command began where it was.
-    Undo(Undo),
+    Undo(Undo<'a>),
     /// All that the state holds, whatever segments it stands in.
-    Content(Vec<u8>),
-    Freeze(Frozen),
-    Install(Install),
+    Content(&'a mut Vec<u8>),
+    Freeze(&'a mut Frozen),
+    Install(&'a mut Install),
 }
 
-struct Undo {
-    found: Found,
+struct Undo<'a> {
+    found: &'a mut Found,
     mark: usize,
-    values: VecDeque<Vec<u8>>,
+    values: &'a Values,
+    next: usize,
+}
+
+/// A state is measured, and what its values were before.
+struct Measuring<'a> {
+    now: &'a mut Measured,
+    before: &'a Measured,
+}
+
+/// Values, encoded, one behind the other.
+#[derive(Clone, Default)]
+struct Values {
+    bytes: Vec<u8>,
+    // Where each ends.
+    ends: Vec<usize>,
+}
+
+impl Values {
+    fn get(&self, index: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(index)?;
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.bytes[start..end])
+    }
+
+    /// Adds one, and gives its number.
+    fn push<T: Serialize>(&mut self, value: &T) -> usize {
+        encode_part(value, &mut self.bytes);
+        self.ends.push(self.bytes.len());
+        self.ends.len() - 1
+    }
+
+    /// Keeps the room, up to what values that may be take.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(16 * PART_BYTES);
+        self.ends.clear();
+    }
+}
+
+/// Appends a part that is no map, encoded.
+fn encode_part<T: Serialize>(value: &T, to: &mut Vec<u8>) {
+    let done = append(value, to);
+    done.unwrap_or_else(|error| panic!("a part of the state does not encode: {error}"));
 }
 
 /// A state after a command.
@@ -58,14 +102,21 @@ pub(crate) struct Measured {
     pub segments: usize,
     /// The command was to write an entry that cannot be one, or made such a value.
     pub misfit: Option<Misfit>,
-    /// The values, encoded: what undoes the next command.
-    pub values: Vec<Vec<u8>>,
+    /// What undoes the next command.
+    values: Values,
 }
 
 impl Measured {
+    /// For another state, with the room that there is.
+    fn clear(&mut self) {
+        let mut values = take(&mut self.values);
+        values.clear();
+        *self = Measured { values, ..Measured::default() };
+    }
+
     /// Of all values.
     pub fn value_bytes(&self) -> usize {
-        self.values.iter().map(Vec::len).sum()
+        self.values.bytes.len()
     }
 }
 
@@ -82,7 +133,7 @@ struct Install {
     outcome: Result<(), RestoreError>,
 }
 
-impl Parts {
+impl Parts<'_> {
     /// The version of the service that is in force: one of its parts that came with a later version is named only from that on.
     #[must_use]
     pub fn version(&self) -> u16 {
@@ -96,7 +147,7 @@ impl Parts {
                 *mark += 1;
                 map.inner().begin(*mark);
             }
-            Does::Measure(measured) => {
+            Does::Measure(Measuring { now: measured, .. }) => {
                 let inner = map.inner();
                 measured.bytes += inner.map().bytes();
                 measured.segments += inner.map().segments();
@@ -139,33 +190,33 @@ impl Parts {
     /// # Panics
     /// When it does not encode.
     pub fn value<T: Serialize + DeserializeOwned>(&mut self, value: &mut T) {
-        let encode = |value: &T| {
-            let bytes = postcard::to_stdvec(value);
-            bytes.unwrap_or_else(|error| panic!("a part of the state does not encode: {error}"))
-        };
         match &mut self.does {
             Does::Begin(_) | Does::Settle | Does::TakeBack(_) => {}
-            Does::Measure(measured) => {
-                let bytes = encode(value);
-                measured.bytes += bytes.len() as u64;
-                if bytes.len() > PART_BYTES {
-                    measured.misfit.get_or_insert(Misfit::TooLarge);
-                } else if whole::<T>(&bytes).is_none() {
-                    measured.misfit.get_or_insert(Misfit::Unreadable);
+            Does::Measure(Measuring { now, before }) => {
+                let index = now.values.push(value);
+                let bytes = now.values.get(index).unwrap_or_default();
+                now.bytes += bytes.len() as u64;
+                // What has not changed was looked at before; though a first state may have been none that may be.
+                if before.misfit.is_some() || before.values.get(index) != Some(bytes) {
+                    if bytes.len() > PART_BYTES {
+                        now.misfit.get_or_insert(Misfit::TooLarge);
+                    } else if whole::<T>(bytes).is_none() {
+                        now.misfit.get_or_insert(Misfit::Unreadable);
+                    }
                 }
-                measured.values.push(bytes);
             }
             Does::Undo(undo) => {
-                let before = undo.values.pop_front().unwrap_or_default();
+                let before = undo.values.get(undo.next).unwrap_or_default();
+                undo.next += 1;
                 // What has not changed need not be decoded.
-                if encode(value) != before {
-                    *value = whole(&before).unwrap_or_else(|| {
+                if !encoded(value, |bytes| bytes == before) {
+                    *value = whole(before).unwrap_or_else(|| {
                         panic!("a part of the state does not come back as it was encoded")
                     });
                 }
             }
-            Does::Content(content) => encode_bytes(&encode(value), content),
-            Does::Freeze(frozen) => encode_bytes(&encode(value), &mut frozen.head),
+            Does::Content(content) => encoded(value, |bytes| encode_bytes(bytes, content)),
+            Does::Freeze(frozen) => encoded(value, |bytes| encode_bytes(bytes, &mut frozen.head)),
             Does::Install(install) => install.part(|head, _| {
                 let bytes = head.bytes("a part of the state", PART_BYTES).map_err(malformed)?;
                 *value = whole(&bytes)
@@ -174,6 +225,14 @@ impl Parts {
             }),
         }
     }
+}
+
+/// What is made of a part that is no map, encoded.
+fn encoded<T: Serialize, U>(value: &T, then: impl FnOnce(&[u8]) -> U) -> U {
+    lend(|bytes| {
+        encode_part(value, bytes);
+        then(bytes)
+    })
 }
 
 /// Why it does not decode.
@@ -200,10 +259,8 @@ pub(crate) struct All<'a> {
 }
 
 impl All<'_> {
-    fn each(&mut self, does: Does) -> Does {
-        let mut parts = Parts { version: self.version, does };
-        (self.name)(&mut parts);
-        parts.does
+    fn each(&mut self, does: Does<'_>) {
+        (self.name)(&mut Parts { version: self.version, does });
     }
 
     /// A command begins: from here on it can be undone.
@@ -212,13 +269,18 @@ impl All<'_> {
     }
 
     pub fn measure(&mut self) -> Measured {
-        let Does::Measure(mut measured) = self.each(Does::Measure(Measured::default())) else {
-            return Measured::default();
-        };
-        if measured.value_bytes() > 16 * PART_BYTES {
-            measured.misfit.get_or_insert(Misfit::TooLarge);
+        let mut now = Measured::default();
+        self.measure_after(&Measured::default(), &mut now);
+        now
+    }
+
+    /// The same after a command, by what it was before; `now` is measured anew, in the room that it has.
+    pub fn measure_after(&mut self, before: &Measured, now: &mut Measured) {
+        now.clear();
+        self.each(Does::Measure(Measuring { now, before }));
+        if now.value_bytes() > 16 * PART_BYTES {
+            now.misfit.get_or_insert(Misfit::TooLarge);
         }
-        measured
     }
 
     /// The command is not going to be undone.
@@ -229,25 +291,24 @@ impl All<'_> {
 
     /// All that the state holds.
     pub fn content(&mut self) -> Vec<u8> {
-        match self.each(Does::Content(Vec::new())) {
-            Does::Content(content) => content,
-            _ => Vec::new(),
-        }
+        let mut content = Vec::new();
+        self.each(Does::Content(&mut content));
+        content
     }
 
-    /// All is as it was when the command began; `values` are those of the measure before that.
-    pub fn undo(&mut self, values: &[Vec<u8>]) {
-        let Does::TakeBack(found) = self.each(Does::TakeBack(Found::default())) else { return };
-        let undo =
-            Undo { found: found.and_dropped(), mark: 0, values: values.iter().cloned().collect() };
-        self.each(Does::Undo(undo));
+    /// All is as it was when the command began, by what was measured before that.
+    pub fn undo(&mut self, before: &Measured) {
+        let mut found = Found::default();
+        self.each(Does::TakeBack(&mut found));
+        found.take_dropped();
+        let values = &before.values;
+        self.each(Does::Undo(Undo { found: &mut found, mark: 0, values, next: 0 }));
     }
 
     pub fn freeze(&mut self) -> Frozen {
-        match self.each(Does::Freeze(Frozen::default())) {
-            Does::Freeze(frozen) => frozen,
-            _ => Frozen::default(),
-        }
+        let mut frozen = Frozen::default();
+        self.each(Does::Freeze(&mut frozen));
+        frozen
     }
 
     /// Makes the state what was frozen in these segments.
@@ -257,8 +318,8 @@ impl All<'_> {
     pub fn install(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
         let mut segments = segments.into_iter();
         let head = segments.next().ok_or(RestoreError::Contradiction("there is no segment"))?;
-        let install = Install { head: Reader::new(head), segments, outcome: Ok(()) };
-        let Does::Install(install) = self.each(Does::Install(install)) else { return Ok(()) };
+        let mut install = Install { head: Reader::new(head), segments, outcome: Ok(()) };
+        self.each(Does::Install(&mut install));
         install.outcome?;
         install.head.finish().map_err(malformed)?;
         match install.segments.len() {

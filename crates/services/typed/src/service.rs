@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::fmt;
+use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -170,8 +171,9 @@ pub struct Typed<S> {
     service: RefCell<S>,
     version: u16,
     limit: StateLimit,
-    // As of the last command.
+    // As of the last command, and room for what is measured after the next one.
     measured: Measured,
+    next: Measured,
     // The segments of a state that is installed: the first one says which belong to which part, and decoding them goes by parts.
     partial: Vec<Bytes>,
 }
@@ -214,6 +216,7 @@ impl<S: Service> Typed<S> {
             version: 1,
             limit: StateLimit::of_bytes(state_limit_bytes),
             measured: Measured::default(),
+            next: Measured::default(),
             partial: Vec::new(),
         };
         typed.measured = typed.all(|all| all.measure());
@@ -232,8 +235,12 @@ impl<S: Service> Typed<S> {
         let service = self.service.get_mut();
         let done = budget::within(&context.meter, || service.execute(&known, command));
         let accepted = done.map_err(Unfit::from).and_then(|done| match done {
-            Ok(reply) => Ok((wire::reply(&reply)?, Some(self.fitting()?))),
-            Err(error) => Ok((wire::error(&error)?, None)),
+            Ok(reply) => {
+                let reply = wire::reply(&reply)?;
+                self.measure_next()?;
+                Ok((reply, true))
+            }
+            Err(error) => Ok((wire::error(&error)?, false)),
         });
         let accepted = accepted.and_then(|accepted| {
             // That they are encoded with each command takes time too.
@@ -241,29 +248,31 @@ impl<S: Service> Typed<S> {
             Ok(accepted)
         });
         match accepted {
-            Ok((reply, Some(measured))) => {
+            Ok((reply, true)) => {
                 self.all(|all| all.settle());
-                self.measured = measured;
+                std::mem::swap(&mut self.measured, &mut self.next);
                 Ok(reply)
             }
             other => {
-                self.all(|all| all.undo(&self.measured.values));
+                self.all(|all| all.undo(&self.measured));
                 other.map(|(error, _)| error)
             }
         }
     }
 
-    /// How large the state is now, unless it is larger than it may be.
-    fn fitting(&self) -> Result<Measured, Unfit> {
-        let measured = self.all(|all| all.measure());
-        let before = &self.measured;
+    /// How large the state is after the command, unless it is larger than it may be.
+    fn measure_next(&mut self) -> Result<(), Unfit> {
+        let mut measured = take(&mut self.next);
+        self.all(|all| all.measure_after(&self.measured, &mut measured));
+        self.next = measured;
+        let (before, measured) = (&self.measured, &self.next);
         let grows = measured.bytes > before.bytes;
         let full = measured.bytes > self.limit.bytes || measured.segments >= self.limit.segments;
         match measured.misfit {
             Some(Misfit::TooLarge) => Err(Unfit::TooLarge),
             Some(Misfit::Unreadable) => Err(Unfit::Unreadable),
             None if grows && full => Err(Unfit::Full(before.bytes)),
-            None => Ok(measured),
+            None => Ok(()),
         }
     }
 

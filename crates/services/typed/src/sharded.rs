@@ -5,9 +5,10 @@
 //! they may stand in other segments, the same on all replicas.
 
 use crate::budget;
-use crate::journal::{Journaled, Misfit};
+use crate::journal::{Journaled, JournaledAt, Misfit};
 use crate::key::Key;
-use crate::wire::whole;
+use crate::scratch::lend;
+use crate::wire::{append, whole};
 use perdura_execution::RestoreError;
 use perdura_store::SegmentMap;
 use perdura_store::limits::{KEY_BYTES, VALUE_BYTES};
@@ -66,18 +67,20 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     /// When it is of another type than `V`, so that the service has been changed without a new version of its own.
     #[must_use]
     pub fn get(&self, key: &K) -> Option<V> {
-        let key = key_of(key);
-        let found = self.inner.map().get(&key);
-        budget::access(key.len() + found.map_or(0, <[u8]>::len));
-        found.map(value_of)
+        with_key(key, |key| {
+            let found = self.inner.map().get(key);
+            budget::access(key.len() + found.map_or(0, <[u8]>::len));
+            found.map(value_of)
+        })
     }
 
     /// Whether a key has a value.
     #[must_use]
     pub fn contains(&self, key: &K) -> bool {
-        let key = key_of(key);
-        budget::access(key.len());
-        self.inner.map().get(&key).is_some()
+        with_key(key, |key| {
+            budget::access(key.len());
+            self.inner.map().get(key).is_some()
+        })
     }
 
     /// Writes an entry, and gives the value that the key had.
@@ -85,21 +88,9 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     /// # Panics
     /// As [`Sharded::get`]; and when the value cannot be encoded.
     pub fn insert(&mut self, key: impl Borrow<K>, value: impl Borrow<V>) -> Option<V> {
-        let key = key_of(key.borrow());
-        let value = postcard::to_stdvec(value.borrow())
-            .unwrap_or_else(|error| panic!("a value does not encode: {error}"));
-        let before = self.inner.map().get(&key);
-        // What it overwrites is kept until the command has ended.
-        budget::write(key.len() + value.len() + before.map_or(0, <[u8]>::len));
-        let before = before.map(value_of);
-        if key.is_empty() || key.len() > KEY_BYTES || value.len() > VALUE_BYTES {
-            self.inner.refuse(Misfit::TooLarge);
-        } else if whole::<V>(&value).is_none() {
-            self.inner.refuse(Misfit::Unreadable);
-        } else {
-            self.inner.put(&key, &value);
-        }
-        before
+        with_key(key.borrow(), |key| {
+            write(self.inner.at(key), key, value.borrow(), |before| before.map(value_of))
+        })
     }
 
     /// Removes an entry, and gives its value.
@@ -107,12 +98,13 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     /// # Panics
     /// As [`Sharded::get`].
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        let key = key_of(key);
-        let before = self.inner.map().get(&key);
-        budget::write(key.len() + before.map_or(0, <[u8]>::len));
-        let before = value_of(before?);
-        self.inner.remove(&key);
-        Some(before)
+        with_key(key, |key| {
+            let at = self.inner.at(key);
+            budget::write(key.len() + at.value().map_or(0, <[u8]>::len));
+            let before = value_of(at.value()?);
+            at.remove();
+            Some(before)
+        })
     }
 
     /// Removes all entries.
@@ -126,8 +118,12 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     /// # Panics
     /// As [`Sharded::insert`].
     pub fn update(&mut self, key: impl Borrow<K>, change: impl FnOnce(Option<V>) -> V) {
-        let value = change(self.get(key.borrow()));
-        self.insert(key, value);
+        with_key(key.borrow(), |key| {
+            let at = self.inner.at(key);
+            budget::access(key.len() + at.value().map_or(0, <[u8]>::len));
+            let value = change(at.value().map(value_of));
+            write(at, key, &value, |_| ());
+        });
     }
 
     /// All entries, ascending.
@@ -213,6 +209,37 @@ fn key_of(key: &impl Key) -> Vec<u8> {
     bytes
 }
 
+/// Does some work with the bytes of a key.
+fn with_key<T>(key: &impl Key, work: impl FnOnce(&[u8]) -> T) -> T {
+    lend(|bytes| {
+        key.encode_key(bytes);
+        work(bytes)
+    })
+}
+
+/// Writes a value where that may be, and gives what `seen` makes of the one that was there.
+fn write<V: Serialize + DeserializeOwned, T>(
+    at: JournaledAt<'_>,
+    key: &[u8],
+    value: &V,
+    seen: impl FnOnce(Option<&[u8]>) -> T,
+) -> T {
+    lend(|bytes| {
+        append(value, bytes).unwrap_or_else(|error| panic!("a value does not encode: {error}"));
+        // What it overwrites is kept until the command has ended.
+        budget::write(key.len() + bytes.len() + at.value().map_or(0, <[u8]>::len));
+        let seen = seen(at.value());
+        if key.is_empty() || key.len() > KEY_BYTES || bytes.len() > VALUE_BYTES {
+            at.refuse(Misfit::TooLarge);
+        } else if whole::<V>(bytes).is_none() {
+            at.refuse(Misfit::Unreadable);
+        } else {
+            at.put(bytes);
+        }
+        seen
+    })
+}
+
 fn value_of<V: DeserializeOwned>(bytes: &[u8]) -> V {
     whole(bytes).unwrap_or_else(|| panic!("{}", changed::<V>("value")))
 }
@@ -252,7 +279,8 @@ mod tests {
             if round % 3 == 0 {
                 let mut found = Found::default();
                 map.inner().take_back(&mut found);
-                *map.inner() = found.and_dropped().take(1);
+                found.take_dropped();
+                *map.inner() = found.take(1);
                 model = before;
             }
             map.inner().settle();

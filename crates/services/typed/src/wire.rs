@@ -2,6 +2,7 @@
 //! What is decoded is bounded ([`crate::bounded`]), and what a client encodes is decoded before it is sent: what replicas would refuse stays with it.
 
 use crate::bounded::{ANSWER_LEVELS, EMPTY_ELEMENTS, LEVELS, decode as within};
+use crate::scratch::lend;
 use crate::service::{ERROR_BYTES, REPLY_BYTES, Service, Unfit};
 use bytes::Bytes;
 use serde::Serialize;
@@ -32,19 +33,56 @@ pub enum EncodeError {
     Unreadable,
 }
 
-fn encode(kind: u8, what: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
-    postcard::to_extend(what, vec![kind])
+/// Appends what something is encoded to.
+///
+/// # Errors
+/// When it cannot be encoded; a part of it may stand there then.
+pub(crate) fn append(what: &impl Serialize, to: &mut Vec<u8>) -> Result<(), postcard::Error> {
+    postcard::serialize_with_flavor(what, Append(to))
+}
+
+/// Where `postcard` writes.
+struct Append<'a>(&'a mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Append<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> Result<(), postcard::Error> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> Result<(), postcard::Error> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> Result<(), postcard::Error> {
+        Ok(())
+    }
+}
+
+/// Encodes something, and gives what is made of the bytes.
+fn encode<T>(
+    kind: u8,
+    what: &impl Serialize,
+    then: impl FnOnce(&[u8]) -> T,
+) -> Result<T, postcard::Error> {
+    lend(|buffer| {
+        buffer.push(kind);
+        append(what, buffer)?;
+        Ok(then(buffer))
+    })
 }
 
 fn encode_readable<T: Serialize + DeserializeOwned>(
     kind: u8,
     what: &T,
 ) -> Result<Bytes, EncodeError> {
-    let bytes = encode(kind, what)?;
-    match whole::<T>(&bytes[1..]) {
-        Some(_) => Ok(bytes.into()),
+    encode(kind, what, |bytes| match whole::<T>(&bytes[1..]) {
+        Some(_) => Ok(Bytes::copy_from_slice(bytes)),
         None => Err(EncodeError::Unreadable),
-    }
+    })?
 }
 
 /// A command as replicas are sent it.
@@ -94,15 +132,20 @@ pub(crate) fn decode<S: Service>(bytes: &[u8], version: u16) -> Option<Asked<S>>
 }
 
 pub(crate) fn reply(reply: &impl Serialize) -> Result<Bytes, Unfit> {
-    let bytes = encode(REPLY, reply);
+    let bytes = encode(REPLY, reply, |bytes| up_to(REPLY_BYTES, bytes));
     let bytes = bytes.unwrap_or_else(|error| panic!("a reply does not encode: {error}"));
-    if bytes.len() > REPLY_BYTES { Err(Unfit::Reply(bytes.len())) } else { Ok(bytes.into()) }
+    bytes.map_err(Unfit::Reply)
 }
 
 pub(crate) fn error(error: &impl Serialize) -> Result<Bytes, Unfit> {
-    let bytes = encode(ERROR, error);
+    let bytes = encode(ERROR, error, |bytes| up_to(ERROR_BYTES, bytes));
     let bytes = bytes.unwrap_or_else(|error| panic!("an error does not encode: {error}"));
-    if bytes.len() > ERROR_BYTES { Err(Unfit::Error(bytes.len())) } else { Ok(bytes.into()) }
+    bytes.map_err(Unfit::Error)
+}
+
+/// These bytes, or how many there are where that is too many.
+fn up_to(most: usize, bytes: &[u8]) -> Result<Bytes, usize> {
+    if bytes.len() > most { Err(bytes.len()) } else { Ok(Bytes::copy_from_slice(bytes)) }
 }
 
 /// What a replica answered; none if this is no answer of this service.
