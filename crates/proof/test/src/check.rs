@@ -3,13 +3,14 @@
 //! - A twin that runs later by the clock, with other seeds of its hash maps, gives the same answers and the same state.
 //! - One that is restored from a snapshot in the middle goes on with the same answers and the same state.
 //! - One that is not given the commands that were refused gives the same answers, so that a refusal has changed nothing.
+//! - What is stored comes back from its bytes as it was, and the answers can be read.
 //! - Nothing panics, and nothing is larger than it may be.
 
 use crate::random::Random;
 use crate::run::{Answer, Panicked, Run, Sent};
 use bytes::Bytes;
 use perdura_protocol::limits;
-use perdura_typed::{Service, Typed, encode_command, encode_query, is_refusal};
+use perdura_typed::{Service, Typed, Unfaithful, encode_command, encode_query, is_refusal};
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
@@ -49,7 +50,7 @@ pub enum Fault {
     StatesDiffer,
     /// A service that was restored from a snapshot answers otherwise.
     #[error(
-        "restored from a snapshot it answered otherwise: is a part of its state not named in `parts`?"
+        "restored from a snapshot it answered otherwise: is a part of its state not named in `parts`, or a field of one skipped (`#[serde(skip)]`)?"
     )]
     RestoredAnswersDiffer,
     /// Or its state is not the same.
@@ -62,7 +63,7 @@ pub enum Fault {
     NotRestored(String),
     /// Without the commands that were refused it answers otherwise.
     #[error(
-        "without the commands that it refused it answered otherwise: a refused command has changed a part of its state that `parts` does not name"
+        "without the commands that it refused it answered otherwise: a refused command has changed a part of its state that `parts` does not name, or a field of one that is skipped"
     )]
     RefusalChanges,
     /// The state is another one after a command that was refused.
@@ -75,9 +76,33 @@ pub enum Fault {
     #[error("a query has changed its state")]
     QueryChangesState,
     /// A command or query cannot be sent.
-    #[error("a command or query does not encode: {0}")]
+    #[error("a command or query cannot be sent: {0}")]
     NotEncoded(String),
-    /// A command or query does not come back from its bytes as it was sent; or a reply, an error or an entry is larger than it may be.
+    /// A reply or an error cannot be read by the client that it is for.
+    #[error(
+        "an answer cannot be read by its client: give its type no attribute that leaves out what is read, as `skip_serializing_if` does, none that asks the \
+         format what comes next, as `untagged` does, and nest it less deep"
+    )]
+    AnswerNotRead,
+    /// A part of the state, or a key or a value of a map, cannot be read back.
+    #[error(
+        "{0} cannot be read back from the bytes that it is stored as: have `Serialize` (or `Key::encode_key`) write just what `Deserialize` (or \
+         `Key::decode_key`) reads, without attributes such as `skip_serializing_if` and `untagged`"
+    )]
+    NotReadBack(String),
+    /// It has other bytes once it was read back.
+    #[error(
+        "{0} has other bytes when it is read back and written again, so that replicas would differ: put a `BTreeMap` or `BTreeSet` in the place of a hash \
+         map or set in it, and have what is read be what was written"
+    )]
+    ChangedByReading(String),
+    /// Keys of a map are in another order than their bytes.
+    #[error(
+        "{0} are in another order than their bytes, or one's bytes begin another's: have `Key::encode_key` write the fields in the order in which `Ord` \
+         compares them, each by its own `encode_key`"
+    )]
+    KeysOutOfOrder(String),
+    /// A command or query is none under the version in force; or a reply, an error or an entry is larger, or a value deeper, than it may be.
     #[error("{0}")]
     Unfit(String),
 }
@@ -186,6 +211,14 @@ fn panicked(step: u64) -> impl Fn(Panicked) -> Wrong {
     move |Panicked(text)| (step, Fault::Panic(text))
 }
 
+fn stored(unfaithful: Unfaithful) -> Fault {
+    match unfaithful {
+        Unfaithful::Unreadable(what) => Fault::NotReadBack(what),
+        Unfaithful::Changed(what) => Fault::ChangedByReading(what),
+        Unfaithful::Disordered(what) => Fault::KeysOutOfOrder(what),
+    }
+}
+
 /// Whether it changed nothing, by what it answered.
 fn refused(sent: &Sent, answer: &Answer) -> bool {
     sent.is_command && answer.as_ref().map_or(true, |reply| is_refusal(reply))
@@ -196,11 +229,18 @@ fn run<S: Service>(version: u16, sent: Vec<Sent>) -> Result<Ran, Wrong> {
     let (mut answers, mut states) = (Vec::new(), Vec::new());
     let mut content = run.content().map_err(panicked(0))?;
     for (number, step) in (0..).zip(&sent) {
-        let answer = run.step(number, step).map_err(panicked(number))?;
+        let answer = run.step(number, step).map_err(|panic| match run.verify() {
+            // Whoever reads that panics.
+            Ok(Err(unfaithful)) => (number, stored(unfaithful)),
+            _ => panicked(number)(panic),
+        })?;
         if let Err(said) = &answer
             && Typed::<S>::is_fault(said)
         {
             return Err((number, Fault::Unfit(said.clone())));
+        }
+        if answer.as_ref().is_ok_and(|answer| !Typed::<S>::is_readable(answer)) {
+            return Err((number, Fault::AnswerNotRead));
         }
         let after = run.content().map_err(panicked(number))?;
         if (refused(step, &answer) || !step.is_command) && after != content {
@@ -211,6 +251,8 @@ fn run<S: Service>(version: u16, sent: Vec<Sent>) -> Result<Ran, Wrong> {
         content = after;
         answers.push(answer);
         if number % SNAPSHOT == SNAPSHOT - 1 {
+            let verified = run.verify().map_err(panicked(number))?;
+            verified.map_err(|unfaithful| (number, stored(unfaithful)))?;
             let state = run.segments().map_err(panicked(number))?;
             if let Some(large) = state.iter().find(|segment| segment.len() > limits::PIECE_BYTES) {
                 return Err((number, Fault::SegmentTooLarge(large.len())));

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use perdura_execution::{Alone, ExecutionContext, Meter, QueryContext, Service as _};
 use perdura_protocol::{ClusterId, Digest, PublicKey, SessionId, Slot, Time, limits};
-use perdura_typed::{Service, Typed};
+use perdura_typed::{Service, Typed, Unfaithful};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The state that tests may fill.
@@ -46,6 +46,11 @@ impl<S: Service> Run<S> {
     /// All that its state holds.
     pub fn content(&self) -> Result<Vec<u8>, Panicked> {
         caught(|| self.0.content())
+    }
+
+    /// Whether all that it holds comes back from its bytes as it is.
+    pub fn verify(&self) -> Result<Result<(), Unfaithful>, Panicked> {
+        caught(|| self.0.verify())
     }
 
     /// Carries out step `number`.

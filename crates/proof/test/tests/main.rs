@@ -1,5 +1,7 @@
 //! A service that is right, and each thing that may be wrong with one, put in on purpose.
 
+mod stored;
+
 use perdura_test::{Fault, Random, Step, check};
 use perdura_typed::{Context, Parts, QueryContext, Service, Sharded};
 use serde::{Deserialize, Serialize};

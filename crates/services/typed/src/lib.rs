@@ -7,6 +7,7 @@ mod bounded;
 mod budget;
 mod client;
 mod client_key;
+mod faithful;
 mod journal;
 mod key;
 mod parts;
@@ -18,6 +19,8 @@ mod wire;
 pub use bounded::{EMPTY_ELEMENTS, LEVELS};
 pub use client::{CallError, Client};
 pub use client_key::ClientKey;
+#[doc(hidden)]
+pub use faithful::Unfaithful;
 pub use key::Key;
 pub use parts::{PART_BYTES, Parts};
 pub use service::{Context, ERROR_BYTES, QueryContext, Service, Typed, name_of};

@@ -6,6 +6,7 @@
 //! A snapshot: segment 0 has, by part and in their order, the number of a map's segments, or a value as `postcard` encodes it; the maps' segments
 //! follow.
 
+use crate::faithful::{self, Unfaithful};
 use crate::journal::{Found, Misfit, forget_dropped};
 use crate::key::Key;
 use crate::scratch::lend;
@@ -42,6 +43,8 @@ enum Does<'a> {
     Undo(Undo<'a>),
     /// All that the state holds, whatever segments it stands in.
     Content(&'a mut Vec<u8>),
+    /// Whether all of it comes back from its bytes.
+    Verify(&'a mut Result<(), Unfaithful>),
     Freeze(&'a mut Frozen),
     Install(&'a mut Install),
 }
@@ -166,6 +169,10 @@ impl Parts<'_> {
                 }
                 content.push(0xff);
             }
+            Does::Verify(found) if found.is_ok() => {
+                **found = faithful::of_map::<K, V>(map.inner().map());
+            }
+            Does::Verify(_) => {}
             Does::Freeze(frozen) => {
                 let snapshot = map.inner().map().snapshot();
                 (snapshot.segments() as u32).encode(&mut frozen.head);
@@ -216,6 +223,8 @@ impl Parts<'_> {
                 }
             }
             Does::Content(content) => encoded(value, |bytes| encode_bytes(bytes, content)),
+            Does::Verify(found) if found.is_ok() => **found = faithful::of_value(value),
+            Does::Verify(_) => {}
             Does::Freeze(frozen) => encoded(value, |bytes| encode_bytes(bytes, &mut frozen.head)),
             Does::Install(install) => install.part(|head, _| {
                 let bytes = head.bytes("a part of the state", PART_BYTES).map_err(malformed)?;
@@ -228,7 +237,7 @@ impl Parts<'_> {
 }
 
 /// What is made of a part that is no map, encoded.
-fn encoded<T: Serialize, U>(value: &T, then: impl FnOnce(&[u8]) -> U) -> U {
+pub(crate) fn encoded<T: Serialize, U>(value: &T, then: impl FnOnce(&[u8]) -> U) -> U {
     lend(|bytes| {
         encode_part(value, bytes);
         then(bytes)
@@ -294,6 +303,13 @@ impl All<'_> {
         let mut content = Vec::new();
         self.each(Does::Content(&mut content));
         content
+    }
+
+    /// Whether all that it holds comes back from its bytes as it is.
+    pub fn verify(&mut self) -> Result<(), Unfaithful> {
+        let mut found = Ok(());
+        self.each(Does::Verify(&mut found));
+        found
     }
 
     /// All is as it was when the command began, by what was measured before that.

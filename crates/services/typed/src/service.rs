@@ -3,6 +3,7 @@
 use crate::bounded::{EMPTY_ELEMENTS, LEVELS};
 use crate::budget;
 use crate::client_key::ClientKey;
+use crate::faithful::Unfaithful;
 use crate::journal::Misfit;
 use crate::parts::{All, Measured, PART_BYTES, Parts};
 use crate::wire::{self, Asked};
@@ -293,6 +294,20 @@ impl<S: Service> Typed<S> {
     #[must_use]
     pub fn content(&self) -> Vec<u8> {
         self.all(|all| all.content())
+    }
+
+    /// Whether all that it holds comes back from its bytes as it is.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn verify(&self) -> Result<(), Unfaithful> {
+        self.all(|all| all.verify())
+    }
+
+    /// Whether a client can read this answer.
+    #[must_use]
+    pub fn is_readable(answer: &[u8]) -> bool {
+        wire::answer::<S>(answer).is_some()
     }
 
     /// Whether this is what a client is told of a command or query that is none, or of what is larger than it may be.
