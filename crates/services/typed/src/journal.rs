@@ -165,6 +165,10 @@ pub(crate) struct JournaledAt<'a> {
 }
 
 impl JournaledAt<'_> {
+    pub fn key(&self) -> &[u8] {
+        self.at.key()
+    }
+
     pub fn value(&self) -> Option<&[u8]> {
         self.at.value()
     }

@@ -88,8 +88,12 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     /// # Panics
     /// As [`Sharded::get`]; and when the value cannot be encoded.
     pub fn insert(&mut self, key: impl Borrow<K>, value: impl Borrow<V>) -> Option<V> {
-        with_key(key.borrow(), |key| {
-            write(self.inner.at(key), key, value.borrow(), |before| before.map(value_of))
+        lend(|bytes| {
+            key.borrow().encode_key(bytes);
+            let key_bytes = bytes.len();
+            append_value(value.borrow(), bytes);
+            let (key, value) = bytes.split_at(key_bytes);
+            write::<V, _>(self.inner.at(key), value, |before| before.map(value_of))
         })
     }
 
@@ -122,7 +126,10 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
             let at = self.inner.at(key);
             budget::access(key.len() + at.value().map_or(0, <[u8]>::len));
             let value = change(at.value().map(value_of));
-            write(at, key, &value, |_| ());
+            lend(|bytes| {
+                append_value(&value, bytes);
+                write::<V, _>(at, bytes, |_| ());
+            });
         });
     }
 
@@ -217,27 +224,28 @@ fn with_key<T>(key: &impl Key, work: impl FnOnce(&[u8]) -> T) -> T {
     })
 }
 
-/// Writes a value where that may be, and gives what `seen` makes of the one that was there.
-fn write<V: Serialize + DeserializeOwned, T>(
+fn append_value(value: &impl Serialize, to: &mut Vec<u8>) {
+    append(value, to).unwrap_or_else(|error| panic!("a value does not encode: {error}"));
+}
+
+/// Writes a value, encoded, where that may be, and gives what `seen` makes of the one that was there.
+fn write<V: DeserializeOwned, T>(
     at: JournaledAt<'_>,
-    key: &[u8],
-    value: &V,
+    value: &[u8],
     seen: impl FnOnce(Option<&[u8]>) -> T,
 ) -> T {
-    lend(|bytes| {
-        append(value, bytes).unwrap_or_else(|error| panic!("a value does not encode: {error}"));
-        // What it overwrites is kept until the command has ended.
-        budget::write(key.len() + bytes.len() + at.value().map_or(0, <[u8]>::len));
-        let seen = seen(at.value());
-        if key.is_empty() || key.len() > KEY_BYTES || bytes.len() > VALUE_BYTES {
-            at.refuse(Misfit::TooLarge);
-        } else if whole::<V>(bytes).is_none() {
-            at.refuse(Misfit::Unreadable);
-        } else {
-            at.put(bytes);
-        }
-        seen
-    })
+    let (key_bytes, before) = (at.key().len(), at.value());
+    // What it overwrites is kept until the command has ended.
+    budget::write(key_bytes + value.len() + before.map_or(0, <[u8]>::len));
+    let seen = seen(before);
+    if key_bytes == 0 || key_bytes > KEY_BYTES || value.len() > VALUE_BYTES {
+        at.refuse(Misfit::TooLarge);
+    } else if whole::<V>(value).is_none() {
+        at.refuse(Misfit::Unreadable);
+    } else {
+        at.put(value);
+    }
+    seen
 }
 
 fn value_of<V: DeserializeOwned>(bytes: &[u8]) -> V {
