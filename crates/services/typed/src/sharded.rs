@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn it_is_a_map_in_the_order_of_its_keys_and_undoes_what_is_refused() {
         let mut map: Sharded<(String, i32), Vec<u64>> = Sharded::new();
-        let mut model = BTreeMap::new();
+        let mut model: BTreeMap<_, Vec<u64>> = BTreeMap::new();
         let mut state = 7u64;
         for round in 0..300u64 {
             map.inner().begin(1);
@@ -277,12 +277,25 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
                 let number = (state >> 40) as i32 % 200 - 100;
                 let key = (format!("k{}", number % 7), number);
-                if state >> 60 < 10 {
+                if state >> 60 < 4 {
+                    map.update(&key, |value| {
+                        let mut value = value.unwrap_or_default();
+                        value.push(state);
+                        value
+                    });
+                    model.entry(key).or_default().push(state);
+                } else if state >> 60 < 10 {
                     let value = vec![state; (state >> 33) as usize % 200];
                     assert_eq!(map.insert(&key, &value), model.insert(key, value));
                 } else {
                     assert_eq!(map.remove(&key), model.remove(&key));
                 }
+            }
+            if round % 50 == 3 {
+                map.clear();
+                model.clear();
+                map.insert(("k".to_owned(), 1), vec![round]);
+                model.insert(("k".to_owned(), 1), vec![round]);
             }
             if round % 3 == 0 {
                 let mut found = Found::default();

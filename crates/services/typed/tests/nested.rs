@@ -4,8 +4,8 @@ use crate::ledger::context;
 use perdura_execution::{Meter, Service as _};
 use perdura_protocol::{PublicKey, limits};
 use perdura_typed::{
-    Context, EMPTY_ELEMENTS, EncodeError, LEVELS, Parts, QueryContext, Service, Sharded, Typed,
-    encode_command, encode_query,
+    Context, EMPTY_ELEMENTS, EncodeError, LEVELS, PART_BYTES, Parts, QueryContext, Service,
+    Sharded, Typed, encode_command, encode_query,
 };
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +106,50 @@ fn a_client_does_not_send_what_replicas_do_not_read() {
     assert!(encode_query::<Formulas>(&Formula::of_levels(LEVELS)).is_ok());
     let query = encode_query::<Formulas>(&Formula::of_levels(LEVELS + 1));
     assert!(query.unwrap_err().to_string().contains("deeper than 64 levels"));
+}
+
+/// A part that is larger than may be from the start on: what does not mend that is refused.
+#[derive(Default)]
+struct Large(Option<Vec<u8>>);
+
+impl Service for Large {
+    const NAME: &'static str = "large";
+    type Command = u32;
+    type Query = ();
+    type Reply = ();
+    type Error = ();
+
+    fn execute(&mut self, _: &Context<'_>, bytes: u32) -> Result<(), ()> {
+        if bytes > 0 {
+            self.0 = Some(vec![0; bytes as usize]);
+        }
+        Ok(())
+    }
+
+    fn query(&self, _: &QueryContext, (): ()) -> Result<(), ()> {
+        Ok(())
+    }
+
+    fn parts(&mut self, parts: &mut Parts<'_>) {
+        parts.value(self.0.get_or_insert_with(|| vec![0; PART_BYTES + 1]));
+    }
+}
+
+#[test]
+fn a_first_state_that_may_not_be_is_refused_until_it_is_mended() {
+    let mut typed = Typed::<Large>::new(1 << 20);
+    let mut run = |bytes: u32| {
+        let command = encode_command::<Large>(&bytes).unwrap();
+        typed.execute(&context(), &command).map(drop)
+    };
+    for bytes in [0, PART_BYTES as u32 + 2, 0] {
+        assert!(run(bytes).unwrap_err().contains("a part of the state that is no map"));
+    }
+    for bytes in [100, 0] {
+        assert_eq!(run(bytes), Ok(()));
+    }
+    assert!(run(PART_BYTES as u32 + 2).is_err());
+    assert_eq!(run(0), Ok(()));
 }
 
 /// No replica could read it again.
