@@ -8,17 +8,17 @@ use std::process::ExitCode;
 
 #[derive(Default)]
 pub struct Ledger {
-    accounts: Sharded<String, u64>,
-    total: u64,
+    pub accounts: Sharded<String, u64>,
+    pub total: u64,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Debug)]
 pub enum Command {
     Deposit { to: String, amount: u64 },
     Transfer { from: String, to: String, amount: u64 },
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Debug)]
 pub enum Query {
     Balance(String),
     Total,

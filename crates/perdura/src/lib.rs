@@ -8,9 +8,9 @@
 //! | [`Sharded`], [`Key`] | maps that the state consists of, and what may be a key of one |
 //! | [`Parts`], [`PART_BYTES`] | names what the state consists of, and the most that a part may have that is no map |
 //! | [`Context`], [`QueryContext`], [`ClientKey`] | what a command or a query may know besides itself and the state |
-//! | [`ERROR_BYTES`] | the most that a refusal may have |
+//! | [`ERROR_BYTES`], [`LEVELS`], [`EMPTY_ELEMENTS`] | the most that a refusal may have, how deep types may be nested, and how many elements their lists may have that take no bytes |
 //! | [`cli`] | all of a program's `main`: runs replicas, and operates them |
-//! | [`Client`], [`CallError`] | calls it, and why a call has no reply |
+//! | [`Client`], [`CallError`], [`EncodeError`] | calls it, why a call has no reply, and why one cannot be sent |
 //!
 //! Clusters and replicas, where a program makes and runs them itself:
 //!
@@ -18,7 +18,7 @@
 //! |---|---|
 //! | [`Cluster`], [`Builder`], [`CreateError`] | makes a cluster's files |
 //! | [`Faults`], [`FaultsError`] | which faults it bears |
-//! | [`Replica`], [`Running`], [`RunningStore`], [`Shutdown`] | runs one of its replicas in this process |
+//! | [`Replica`], [`Running`], [`Shutdown`] | runs one of its replicas in this process |
 //! | [`ReplicaError`], [`RunError`] | why one cannot be run, or stopped |
 //!
 //! The key-value store that `perdura` runs, over one partition or many:
@@ -54,9 +54,9 @@ pub use perdura_cluster::create::CreateError as FilesError;
 pub use perdura_cluster::replica::{OpenError as ReplicaError, RunError};
 pub use perdura_protocol::{Faults, FaultsError};
 pub use perdura_transactions::TransactionError;
-pub use perdura_typed::{CallError, ClientKey, Context, ERROR_BYTES, Key, PART_BYTES, Parts};
-pub use perdura_typed::{QueryContext, Service, Sharded};
-pub use replica::{Replica, Running, RunningStore, Shutdown};
+pub use perdura_typed::{CallError, ClientKey, Context, EMPTY_ELEMENTS, ERROR_BYTES, EncodeError};
+pub use perdura_typed::{Key, LEVELS, PART_BYTES, Parts, QueryContext, Service, Sharded};
+pub use replica::{Replica, Running, Shutdown};
 pub use store::{Conflicts, Scan, Store, StoreError, Transaction};
 
 #[cfg(test)]

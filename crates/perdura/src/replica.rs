@@ -2,9 +2,8 @@
 
 use perdura_cluster::config::REPLICA_FILE;
 use perdura_cluster::replica::{OpenError as ReplicaError, RunError, config};
-use perdura_replica::runtime::{self, ReplicaConfig};
+use perdura_replica::runtime;
 use perdura_typed::{Service, Typed, name_of};
-use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 /// Asks a running replica to stop in order. Clones ask the same one.
@@ -44,53 +43,38 @@ impl Replica {
     ///
     /// # Errors
     /// When its files cannot be read or do not fit each other, when its cluster has another service, or when its data is gone.
-    pub fn service<S: Service>(&self) -> Result<Running<S>, ReplicaError> {
+    pub fn service<S: Service>(&self) -> Result<Running, ReplicaError> {
         let config = config(&self.file, &name_of::<S>())?;
-        Ok(Running { config, service: PhantomData })
+        let run = move |shutdown: &runtime::Shutdown| {
+            let (id, limit) = (config.id, config.parameters.state_limit_bytes);
+            let make = move || Typed::<S>::new(limit);
+            runtime::run(config, make, shutdown).map_err(|source| RunError { id, source })
+        };
+        Ok(Running(Box::new(run)))
     }
-}
 
-impl Replica {
     /// With the key-value store, where that is what its cluster replicates.
     ///
     /// # Errors
     /// As [`Replica::service`].
-    pub fn store(&self) -> Result<RunningStore, ReplicaError> {
+    pub fn store(&self) -> Result<Running, ReplicaError> {
         let replica = perdura_cluster::replica::Replica::open(&self.file)?;
-        Ok(RunningStore { replica })
-    }
-}
-
-/// A replica of the key-value store that is ready to be run.
-pub struct RunningStore {
-    replica: perdura_cluster::replica::Replica,
-}
-
-impl RunningStore {
-    /// As [`Running::run`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn run(self, shutdown: &Shutdown) -> Result<(), RunError> {
-        self.replica.run(&shutdown.0)
+        Ok(Running(Box::new(move |shutdown| replica.run(shutdown))))
     }
 }
 
 /// A replica that is ready to be run.
-pub struct Running<S> {
-    config: ReplicaConfig,
-    service: PhantomData<fn() -> S>,
-}
+#[must_use]
+pub struct Running(Box<Run>);
 
-impl<S: Service> Running<S> {
+type Run = dyn FnOnce(&runtime::Shutdown) -> Result<(), RunError> + Send;
+
+impl Running {
     /// Runs it, on this thread and some of its own, until that is asked for.
     ///
     /// # Errors
     /// Why it did not start, or stopped, and what to do about it.
     pub fn run(self, shutdown: &Shutdown) -> Result<(), RunError> {
-        let id = self.config.id;
-        let limit = self.config.parameters.state_limit_bytes;
-        let make = move || Typed::<S>::new(limit);
-        runtime::run(self.config, make, &shutdown.0).map_err(|source| RunError { id, source })
+        (self.0)(&shutdown.0)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::client::{OpenError, check_service};
 use bytes::Bytes;
+use futures_util::stream::{self, Stream};
 use perdura_client::Options;
 use perdura_cluster::config::CLIENT_FILE;
 use perdura_cluster::connect::{self, connect_store};
@@ -314,5 +315,16 @@ impl Scan {
             let Some(page) = page else { return Ok(None) };
             self.read = page.into_iter();
         }
+    }
+
+    /// The same as a stream, which ends behind the first error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<(Bytes, Bytes), StoreError>> + Send {
+        stream::unfold(Some(self), |scan| async move {
+            let mut scan = scan?;
+            match scan.next().await.transpose()? {
+                Ok(entry) => Some((Ok(entry), Some(scan))),
+                Err(error) => Some((Err(error), None)),
+            }
+        })
     }
 }

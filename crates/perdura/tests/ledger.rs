@@ -8,7 +8,7 @@ use crate::program;
 pub use example::Ledger;
 use example::{Command, Query, Refused};
 use perdura::{CallError, Cluster, Faults, OpenError, Replica, Shutdown, blocking::Client};
-use perdura_test::{Step, check};
+use perdura_test::{Step, check, simulate};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -151,17 +151,32 @@ fn a_cluster_is_made_and_run_by_the_library() {
     });
 }
 
+fn drawn(random: &mut perdura_test::Random) -> Step<Ledger> {
+    let names = ["a", "b", "c", "d"];
+    let (from, to) = (random.pick(&names).to_string(), random.pick(&names).to_string());
+    let amount = random.below(100);
+    match random.below(4) {
+        0 => Step::Query(Query::Balance(from)),
+        1 => Step::Command(deposit(&to, amount)),
+        _ => Step::Command(transfer(&from, &to, amount)),
+    }
+}
+
 #[test]
 fn the_example_is_deterministic() {
-    let names = ["a", "b", "c", "d"];
-    let step = |random: &mut perdura_test::Random| {
-        let (from, to) = (random.pick(&names).to_string(), random.pick(&names).to_string());
-        let amount = random.below(100);
-        match random.below(4) {
-            0 => Step::Query(Query::Balance(from)),
-            1 => Step::Command(deposit(&to, amount)),
-            _ => Step::Command(transfer(&from, &to, amount)),
+    check::<Ledger>(1..20, drawn).unwrap();
+}
+
+#[test]
+fn no_money_is_lost_in_simulated_groups() {
+    let is_whole = |ledger: &Ledger| {
+        let sum: u64 = ledger.accounts.iter().map(|(_, balance)| balance).sum();
+        if sum == ledger.total {
+            Ok(())
+        } else {
+            Err(format!("{sum} are there of {}", ledger.total))
         }
     };
-    check::<Ledger>(1..20, step).unwrap();
+    let summary = simulate(drawn).invariant(is_whole).steps(2_000).run(0..20).unwrap();
+    assert!(summary.runs == 20 && summary.answered > 400, "{summary:?}");
 }

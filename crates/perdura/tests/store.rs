@@ -44,6 +44,16 @@ fn a_store_is_read_written_scanned_and_changed_in_transactions() {
         let scanned: Vec<u64> =
             store.scan("key-").map(|entry| number(Some(entry.unwrap().1))).collect();
         assert!(scanned.iter().copied().eq((0..2_500).filter(|index| *index != 7)));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            use futures_util::StreamExt as _;
+            let store = perdura::Store::open(dir).unwrap();
+            let stream = store.scan_between("key-0100", "key-0110").into_stream();
+            let values: Vec<u64> =
+                stream.map(|entry| number(Some(entry.unwrap().1))).collect().await;
+            assert!(values.into_iter().eq(100..110));
+            store.close().await;
+        });
         // Who gives up has written nothing.
         let stopped = store.transact(|t| {
             t.put("key-0001", "99");

@@ -195,7 +195,7 @@ fn twins<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
     differs.or_else(|wrong| again().and(Err(wrong)))
 }
 
-fn encoded<S: Service>(step: Step<S>) -> Result<Sent, Fault> {
+pub(crate) fn encoded<S: Service>(step: Step<S>) -> Result<Sent, Fault> {
     let (bytes, is_command) = match &step {
         Step::Command(command) => (encode_command::<S>(command), true),
         Step::Query(query) => (encode_query::<S>(query), false),
@@ -239,7 +239,7 @@ fn run<S: Service>(version: u16, sent: Vec<Sent>) -> Result<Ran, Wrong> {
         {
             return Err((number, Fault::Unfit(said.clone())));
         }
-        if answer.as_ref().is_ok_and(|answer| !Typed::<S>::is_readable(answer)) {
+        if answer.as_ref().is_ok_and(|answer| !Typed::<S>::answered(answer).is_some()) {
             return Err((number, Fault::AnswerNotRead));
         }
         let after = run.content().map_err(panicked(number))?;

@@ -100,9 +100,10 @@ impl Clone for Journaled {
 impl Drop for Journaled {
     fn drop(&mut self) {
         if self.mark > 0 {
-            let kept = std::mem::take(self);
+            let mut kept = Some(std::mem::take(self));
+            let _ = DROPPED.try_with(|dropped| dropped.borrow_mut().extend(kept.take()));
             // Where the thread ends nobody undoes anything.
-            let _ = DROPPED.try_with(|dropped| dropped.borrow_mut().push(kept));
+            kept.iter_mut().for_each(Journaled::settle);
         }
     }
 }

@@ -274,6 +274,8 @@ impl All<'_> {
 
     /// A command begins: from here on it can be undone.
     pub fn begin(&mut self) {
+        // What a command before it dropped, of whatever service of this thread, that ended in a panic.
+        forget_dropped();
         self.each(Does::Begin(0));
     }
 

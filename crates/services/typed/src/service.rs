@@ -304,10 +304,24 @@ impl<S: Service> Typed<S> {
         self.all(|all| all.verify())
     }
 
-    /// Whether a client can read this answer.
+    /// What these bytes ask for, a command or a query, whatever version it came with.
     #[must_use]
-    pub fn is_readable(answer: &[u8]) -> bool {
-        wire::answer::<S>(answer).is_some()
+    pub fn asked(bytes: &[u8]) -> Option<Result<S::Command, S::Query>> {
+        match wire::decode::<S>(bytes, u16::MAX)? {
+            Asked::Command(command) => Some(Ok(command)),
+            Asked::Query(query) => Some(Err(query)),
+        }
+    }
+
+    /// What these bytes answer.
+    #[must_use]
+    pub fn answered(bytes: &[u8]) -> Option<Result<S::Reply, S::Error>> {
+        wire::answer::<S>(bytes)
+    }
+
+    /// Looks at the state.
+    pub fn look<T>(&self, look: impl FnOnce(&S) -> T) -> T {
+        look(&self.service.borrow())
     }
 
     /// Whether this is what a client is told of a command or query that is none, or of what is larger than it may be.

@@ -7,6 +7,7 @@ use perdura_execution::{
 use perdura_protocol::{ClusterId, Digest, PublicKey, SessionId, Slot, Time, limits};
 use perdura_typed::{Context, Parts, QueryContext, Service, Sharded, Typed};
 use serde::{Deserialize, Serialize};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[derive(Default)]
 struct Ledger {
@@ -32,6 +33,8 @@ enum Command {
     Loop,
     /// Moves the accounts about before it fails in some way.
     Move(Way, u8),
+    /// Writes, and panics.
+    Panic,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -91,6 +94,11 @@ impl Service for Ledger {
                 assert!(context.version() == 2);
                 self.notes.insert(number, bytes);
                 Ok(self.notes.len())
+            }
+            Command::Panic => {
+                self.accounts = Sharded::new();
+                self.total = 0;
+                panic!("as a test");
             }
             Command::Fail(bytes) => {
                 self.total = 0;
@@ -374,6 +382,27 @@ fn undoing_in_many_segments_is_the_same_on_a_restored_replica() {
         }
         assert!(run.segments() == restored.segments());
     }
+}
+
+/// Its replica ends; what else runs on its thread goes on, and the thread ends in order.
+#[test]
+fn a_command_that_panics_leaves_nothing_behind_on_its_thread() {
+    let panics = || {
+        let mut run = Run::new();
+        run.run(&open("a", 70)).unwrap().unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| run.run(&Command::Panic)));
+        assert!(panicked.is_err());
+    };
+    let thread = std::thread::spawn(move || {
+        panics();
+        let mut other = Run::new();
+        other.run(&open("b", 7)).unwrap().unwrap();
+        let before = other.segments();
+        other.run(&Command::Move(Way::Replace, 0)).unwrap().unwrap_err();
+        assert_eq!(other.segments(), before);
+        panics();
+    });
+    thread.join().unwrap();
 }
 
 #[test]

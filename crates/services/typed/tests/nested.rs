@@ -1,8 +1,8 @@
 //! What is nested deeper than replicas read, and lists of nothing: whoever sends or makes such a thing, it is refused, and nothing overflows.
 
 use crate::ledger::context;
-use perdura_execution::{Meter, Service as _};
-use perdura_protocol::{PublicKey, limits};
+use perdura_execution::{Alone as _, Service as _};
+use perdura_protocol::PublicKey;
 use perdura_typed::{
     Context, EMPTY_ELEMENTS, EncodeError, LEVELS, PART_BYTES, Parts, QueryContext, Service,
     Sharded, Typed, encode_command, encode_query,
@@ -73,7 +73,7 @@ impl Service for Formulas {
 }
 
 fn run(typed: &mut Typed<Formulas>, bytes: &[u8]) -> Result<(), String> {
-    typed.execute(&context(), bytes).map(drop)
+    typed.order(&context(), bytes).map(drop)
 }
 
 #[test]
@@ -87,8 +87,7 @@ fn a_client_that_nests_megabytes_is_told_that_there_is_no_such_command() {
     }
     let query = [&[1][..], &nested].concat();
     assert!(run(&mut typed, &query).unwrap_err().contains("no such command"));
-    let meter = Meter::up_to(limits::COMMAND_COST);
-    assert!(typed.query_by(PublicKey([3; 32]), &query, &meter).is_none());
+    assert!(typed.answer(PublicKey([3; 32]), &query).is_none());
 }
 
 #[test]
@@ -140,7 +139,7 @@ fn a_first_state_that_may_not_be_is_refused_until_it_is_mended() {
     let mut typed = Typed::<Large>::new(1 << 20);
     let mut run = |bytes: u32| {
         let command = encode_command::<Large>(&bytes).unwrap();
-        typed.execute(&context(), &command).map(drop)
+        typed.order(&context(), &command).map(drop)
     };
     for bytes in [0, PART_BYTES as u32 + 2, 0] {
         assert!(run(bytes).unwrap_err().contains("a part of the state that is no map"));

@@ -219,3 +219,160 @@ fn in_real_time(
         ))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::Drawn;
+    use crate::random::Random;
+    use perdura_execution::{RestoreError, Snapshot};
+    use perdura_protocol::Digest;
+    use std::sync::Arc;
+
+    /// Counts, and answers with the count.
+    #[derive(Default)]
+    struct Counter(u64);
+
+    impl Service for Counter {
+        fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
+            match command {
+                b"add" => self.0 += 1,
+                _ => return Err("it adds".into()),
+            }
+            Ok(self.0.to_string().into())
+        }
+
+        fn query(&self, _: &QueryContext<'_>, _: &[u8]) -> Option<Result<Bytes, String>> {
+            Some(Ok(self.0.to_string().into()))
+        }
+
+        fn snapshot(&self) -> Arc<dyn Snapshot> {
+            unreachable!("nobody takes one")
+        }
+
+        fn install(&mut self, _: usize, _: Bytes) -> Result<(), RestoreError> {
+            unreachable!("nobody has one")
+        }
+    }
+
+    struct Counts;
+
+    impl Guest for Counts {
+        fn make(&self, _: u64) -> AnyService {
+            Box::new(Counter::default())
+        }
+
+        fn draw(&self, _: &mut Random) -> Drawn {
+            Drawn { command: Bytes::from_static(b"add"), is_read: false }
+        }
+
+        fn holds(&self, service: &dyn Service) -> Result<(), String> {
+            let client = PublicKey([1; 32]);
+            let meter = Meter::without_limit();
+            let context = QueryContext { client, meter: &meter };
+            match service.query(&context, b"get") {
+                Some(Ok(count)) if count == "4" => Err("four is too many".to_owned()),
+                _ => Ok(()),
+            }
+        }
+
+        fn show(&self, command: &[u8]) -> String {
+            String::from_utf8_lossy(command).into_owned()
+        }
+
+        fn show_reply(&self, reply: &[u8]) -> String {
+            String::from_utf8_lossy(reply).into_owned()
+        }
+    }
+
+    const SESSION: SessionId = SessionId { client: PublicKey([1; 32]), nonce: 1 };
+
+    fn executed(number: u64, reply: Result<&'static str, &str>) -> Execution {
+        Execution {
+            slot: Slot(number),
+            batch: Digest([1; 32]),
+            session: SESSION,
+            number,
+            command: Bytes::from(if reply.is_ok() { "add" } else { "take" }),
+            time: Time(number),
+            ahead_ms: 0,
+            state_bytes: 0,
+            cost: None,
+            reply: Some(reply.map(Bytes::from).map_err(str::to_owned)),
+        }
+    }
+
+    fn told(number: Option<u64>, (invoked, ended): (u64, u64), seen: Seen<Bytes>) -> Told {
+        Told {
+            number: number.map(|number| (SESSION, number)),
+            client: SESSION.client,
+            command: Bytes::from(if number.is_some() { "add" } else { "get" }),
+            invoked,
+            ended: Some(ended),
+            seen,
+        }
+    }
+
+    fn ok(reply: &'static str) -> Seen<Bytes> {
+        Seen::Ok(reply.into())
+    }
+
+    fn judge(order: &[Execution], calls: &[Told]) -> Result<(), String> {
+        let order = (order.iter(), &Versions::from([(Slot(1), 1)]));
+        check((&Counts, 1 << 20), ClusterId([0; 16]), order, calls)
+            .map_err(|broken| format!("{}: {}", broken.rule, broken.what))
+    }
+
+    fn order() -> Vec<Execution> {
+        vec![executed(1, Ok("1")), executed(2, Err("it adds")), executed(3, Ok("2"))]
+    }
+
+    #[test]
+    fn what_fits_the_order_passes() {
+        let calls = [
+            told(None, (1, 2), ok("0")),
+            told(Some(1), (3, 6), ok("1")),
+            // While the first was under way, and after it.
+            told(None, (4, 5), ok("0")),
+            told(None, (4, 5), ok("1")),
+            told(Some(2), (7, 8), Seen::RefusedInOrder),
+            told(Some(3), (9, 10), Seen::Unknown),
+            told(None, (11, 12), ok("1")),
+            told(None, (13, 14), ok("2")),
+            told(Some(9), (15, 16), Seen::NotSent),
+        ];
+        assert_eq!(judge(&order(), &calls), Ok(()));
+    }
+
+    #[test]
+    fn each_lie_is_found() {
+        for (call, words) in [
+            (told(Some(1), (1, 2), ok("7")), "its client was told"),
+            (told(Some(1), (1, 2), Seen::NotSent), "its client was told"),
+            (told(Some(2), (1, 2), ok("1")), "its client was told"),
+            (told(Some(9), (1, 2), ok("3")), "was never executed"),
+            (told(None, (1, 2), ok("3")), "which no state from number 0 on gives"),
+        ] {
+            let said = judge(&order(), &[call]).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+        // Read after the second was answered, and called after the second was.
+        let second = || told(Some(3), (1, 2), ok("2"));
+        let stale = judge(&order(), &[second(), told(None, (3, 4), ok("1"))]).unwrap_err();
+        assert!(stale.contains("which no state from number 3 on gives"), "{stale}");
+        let late = judge(&order(), &[second(), told(Some(1), (3, 4), ok("1"))]).unwrap_err();
+        assert!(late.contains("executed as number 1, behind which stands 3"), "{late}");
+    }
+
+    #[test]
+    fn replies_are_those_of_the_service_alone_and_its_invariant_holds() {
+        let mut wrong = order();
+        wrong[2].reply = Some(Ok("3".into()));
+        let said = judge(&wrong, &[]).unwrap_err();
+        assert!(said.contains("add at slot 3: replicas answered 3, and the service"), "{said}");
+        let four = [executed(1, Ok("1")), executed(2, Ok("2")), executed(3, Ok("3"))];
+        assert_eq!(judge(&four, &[]), Ok(()));
+        let said = judge(&[&four[..], &[executed(4, Ok("4"))]].concat(), &[]).unwrap_err();
+        assert!(said.contains("Invariant of the service: after add at slot 4: four is"), "{said}");
+    }
+}

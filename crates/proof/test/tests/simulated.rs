@@ -1,0 +1,143 @@
+//! A small bank in simulated groups: one that is right, and some that are wrong, each on purpose.
+
+use perdura_test::{Random, Simulation, Step, simulate};
+use perdura_typed::{Context, Parts, QueryContext, Service, Sharded};
+use serde::{Deserialize, Serialize};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const RIGHT: u8 = 0;
+/// A transfer loses what is odd.
+const LOSES_MONEY: u8 = 1;
+/// A reply has the machine's clock in it.
+const CLOCK: u8 = 2;
+/// What is answered is not in snapshots.
+const FORGETS: u8 = 3;
+/// A command that some clients send panics.
+const PANICS: u8 = 4;
+
+#[derive(Serialize, Deserialize, Debug)]
+enum Command {
+    Deposit(u8, u64),
+    Transfer(u8, u8, u64),
+}
+
+#[derive(Default)]
+struct Bank<const WRONG: u8> {
+    accounts: Sharded<u8, u64>,
+    total: u64,
+    commands: u64,
+}
+
+impl<const WRONG: u8> Service for Bank<WRONG> {
+    const NAME: &'static str = "bank";
+    type Command = Command;
+    type Query = ();
+    type Reply = Vec<u64>;
+    type Error = String;
+
+    fn execute(&mut self, _: &Context<'_>, command: Command) -> Result<Vec<u64>, String> {
+        self.commands += 1;
+        match command {
+            Command::Deposit(to, amount) => {
+                assert!(WRONG != PANICS || amount % 50 != 7, "a bad amount");
+                self.total += amount;
+                self.accounts.insert(to, self.balance(to) + amount);
+            }
+            Command::Transfer(from, to, amount) => {
+                let left = self.balance(from).checked_sub(amount).ok_or("too little is there")?;
+                self.accounts.insert(from, left);
+                let arrives = if WRONG == LOSES_MONEY { amount & !1 } else { amount };
+                self.accounts.insert(to, self.balance(to) + arrives);
+            }
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+        Ok(match WRONG {
+            CLOCK => vec![self.total, u64::from(now)],
+            FORGETS => vec![self.total, self.commands],
+            _ => vec![self.total],
+        })
+    }
+
+    fn query(&self, _: &QueryContext, (): ()) -> Result<Vec<u64>, String> {
+        Ok(vec![self.total])
+    }
+
+    fn parts(&mut self, parts: &mut Parts) {
+        parts.map(&mut self.accounts);
+        parts.value(&mut self.total);
+        if WRONG != FORGETS {
+            parts.value(&mut self.commands);
+        }
+    }
+}
+
+impl<const WRONG: u8> Bank<WRONG> {
+    fn balance(&self, of: u8) -> u64 {
+        self.accounts.get(&of).unwrap_or(0)
+    }
+
+    fn is_whole(&self) -> Result<(), String> {
+        let sum: u64 = self.accounts.iter().map(|(_, balance)| balance).sum();
+        if sum == self.total { Ok(()) } else { Err(format!("{sum} are there of {}", self.total)) }
+    }
+}
+
+fn drawn<const WRONG: u8>(random: &mut Random) -> Step<Bank<WRONG>> {
+    let (one, other) = (random.below(5) as u8, random.below(5) as u8);
+    let amount = random.below(100);
+    match random.below(10) {
+        0..3 => Step::Query(()),
+        3..6 => Step::Command(Command::Deposit(one, amount)),
+        _ => Step::Command(Command::Transfer(one, other, amount)),
+    }
+}
+
+fn bank<const WRONG: u8>() -> Simulation<Bank<WRONG>> {
+    simulate(drawn::<WRONG>).invariant(Bank::is_whole).steps(2_000)
+}
+
+/// The rule that some run broke, and in which words.
+fn broken<const WRONG: u8>() -> (&'static str, String) {
+    let broken = bank::<WRONG>().run(0..60).expect_err("it is wrong");
+    (broken.rule, broken.to_string())
+}
+
+#[test]
+fn what_is_right_goes_through_whatever_goes_wrong() {
+    let summary = bank::<RIGHT>().run(0..40).unwrap();
+    assert_eq!(summary.runs, 40);
+    assert!(summary.answered > 40 * 50 && summary.unordered > 40, "{summary:?}");
+    assert!(summary.faults > 40 && summary.lies > 40, "{summary:?}");
+}
+
+#[test]
+fn what_is_wrong_is_found_and_said_in_the_services_own_words() {
+    let (rule, words) = broken::<LOSES_MONEY>();
+    assert_eq!(rule, "Invariant of the service");
+    assert!(words.contains("after Transfer(") && words.contains(" are there of "), "{words}");
+    let (_, words) = broken::<CLOCK>();
+    assert!(words.contains("Deposit(") || words.contains("replica"), "{words}");
+    broken::<FORGETS>();
+    let (rule, words) = broken::<PANICS>();
+    assert!(rule == "Assertion" && words.contains("a bad amount"), "{rule} {words}");
+}
+
+#[test]
+fn a_seed_is_one_run() {
+    let run = || bank::<RIGHT>().run(7..9).unwrap();
+    assert_eq!(run(), run());
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let summary = bank::<RIGHT>().trace(7, Box::new(Lines(told.clone()))).unwrap();
+    assert_eq!(summary.runs, 1);
+    assert!(told.lock().unwrap().len() > 1_000);
+}
