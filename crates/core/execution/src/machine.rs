@@ -642,6 +642,7 @@ fn run<S: Service>(
             Ok(Progress::Done(reply)) => Some(Ok(reply)),
             Ok(Progress::Waits) => None,
             Err(Failure::Refused(words)) => Some(Err(words)),
+            Err(Failure::FatalHere(words)) if seeded!(FatalIsRefusal) => Some(Err(words)),
             Err(Failure::FatalHere(words)) => asked.end(words),
         };
         asked.answered();

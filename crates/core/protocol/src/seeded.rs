@@ -172,6 +172,8 @@ bugs! {
     NoForcedCheckpoint "no-forced-checkpoint" "D8"
         "No checkpoint is taken before a new configuration's first slot."
 
+    FatalIsRefusal "fatal-is-refusal" "E1"
+        "What a service says is fatal in this replica is told to clients, and it goes on."
     RangeNotInFootprint "range-not-in-footprint" "E1"
         "The range that a command scans is left out of its footprint."
     SessionNotInFootprint "session-not-in-footprint" "E1"
