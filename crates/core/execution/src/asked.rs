@@ -61,13 +61,15 @@ pub enum Call {
     Attested,
     /// [`crate::Interface::claims`].
     Claims,
+    /// [`crate::Service::interface`].
+    Interface,
     /// [`crate::Snapshot::segments`].
     Segments,
     /// [`crate::Snapshot::segment`] or [`crate::Snapshot::entry`].
     Segment,
 }
 
-const CALLS: [(Call, &str); 22] = [
+const CALLS: [(Call, &str); 23] = [
     (Call::OnTime, "on_time"),
     (Call::Prefetch, "prefetch"),
     (Call::Execute, "execute"),
@@ -88,6 +90,7 @@ const CALLS: [(Call, &str); 22] = [
     (Call::MayBePutOff, "may_be_put_off"),
     (Call::Attested, "attested"),
     (Call::Claims, "claims"),
+    (Call::Interface, "interface"),
     (Call::Segments, "segments"),
     (Call::Segment, "segment"),
 ];
@@ -143,6 +146,14 @@ pub struct ServicePanic {
 
 /// The words of a service that cannot go on.
 struct Fatal(String);
+
+/// The service cannot go on in this replica, as [`crate::Failure::FatalHere`] says: for calls that have no other way to say so, on whatever thread.
+///
+/// # Panics
+/// Always: so it ends the replica. No panic hook is asked.
+pub fn fatal_here(words: impl Into<String>) -> ! {
+    resume_unwind(Box::new(Fatal(words.into())))
+}
 
 impl ServicePanic {
     fn new(call: Call, slot: Slot, text: String) -> ServicePanic {
@@ -273,11 +284,6 @@ impl Asked {
         self.0.call.store(call as u8 + 1, Ordering::Relaxed);
     }
 
-    /// It has said that it cannot go on here.
-    pub(crate) fn end(&self, words: String) -> ! {
-        resume_unwind(Box::new(Fatal(words)))
-    }
-
     /// It has answered.
     pub(crate) fn answered(&self) {
         self.0.call.store(0, Ordering::Relaxed);
@@ -308,6 +314,11 @@ impl Asked {
         self.0.call.store(before, Ordering::Relaxed);
         let payload = match answer {
             Ok(answer) => return Some(answer),
+            Err(payload) if payload.is::<Fatal>() => {
+                let (slot, text) = (self.slot(), text_of(&*payload));
+                let fatal = ServicePanic { fatal: true, ..ServicePanic::new(call, slot, text) };
+                resume_unwind(Box::new(fatal))
+            }
             Err(payload) => payload,
         };
         if !self.0.panicked.swap(true, Ordering::Relaxed) {

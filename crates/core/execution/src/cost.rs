@@ -11,7 +11,7 @@
 //! - behind a command that is put off nothing of its session is begun in the slot, but for what is never put off, and the lowest number that is
 //!   not acknowledged: so an order in which a leader puts frames keeps no session from going on.
 
-use perdura_protocol::limits::{COMMAND_COST, SLOT_COST};
+use perdura_protocol::limits::{COMMAND_COST, FRAME_BYTES, SLOT_COST};
 use perdura_protocol::{Batch, PublicKey, SessionId, seeded};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// reply more they fit [`perdura_protocol::limits::SESSION_REPLY_BYTES`], so that none is dropped. Where that number comes last, after a largest
 /// one, the oldest may be.
 pub const SESSION_BODIES: usize = 3 * 1024 * 1024;
+
+/// The most that is counted where there is no bound, so that sums of it overflow nowhere.
+const MOST_COUNTED: u64 = 1 << 40;
 
 /// Counts what a command or a read costs while the service is at it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +63,8 @@ impl Meter {
     /// When that is more than it may.
     pub fn charge(&self, bytes: usize) -> Result<(), TooCostly> {
         let spent = self.spent.get().saturating_add(bytes as u64);
-        self.spent.set(spent);
+        // What is refused has not been done, so no more than one step of it counts.
+        self.spent.set(spent.min(self.most.saturating_add(FRAME_BYTES as u64)).min(MOST_COUNTED));
         if spent > self.most { Err(TooCostly) } else { Ok(()) }
     }
 
@@ -287,6 +291,13 @@ mod tests {
             (meter.charge(100), meter.charge(1), meter.spent()),
             (Ok(()), Err(TooCostly), 101)
         );
+        // Whatever a service charges, sums of what many cost are numbers.
+        for _ in 0..3 {
+            assert_eq!(meter.charge(usize::MAX), Err(TooCostly));
+        }
+        assert_eq!(meter.spent(), 100 + FRAME_BYTES as u64);
+        let meter = Meter::without_limit();
+        assert_eq!((meter.charge(usize::MAX), meter.spent()), (Ok(()), MOST_COUNTED));
         assert_eq!(beyond(&[0; 30], 20, 5), 0);
         assert_eq!(beyond(&[0; 30], 20, 35), 25);
     }

@@ -5,10 +5,11 @@
 
 use crate::asked::{Asked, Call};
 use crate::footprint::Footprint;
+use crate::service::Service;
 use bytes::Bytes;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::statement::STATEMENT_BYTES;
-use perdura_protocol::{Command, Decode, Frame, Outcome, SessionId, limits};
+use perdura_protocol::{Command, Decode, Frame, Outcome, SessionId, Slot, limits};
 use std::fmt;
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ pub struct Opaque;
 
 impl Interface for Opaque {}
 
-/// A service's interface, asked about whole commands, frames and outcomes. Clones are of the same.
+/// A service's interface, asked about whole commands, frames and outcomes. Clones are of the same. Which call a service is at is noted for one
+/// thread: that of the machine asks this one too.
 #[derive(Clone)]
 pub struct Inspector {
     pub(crate) interface: Arc<dyn Interface>,
@@ -66,6 +68,11 @@ impl fmt::Debug for Inspector {
 }
 
 impl Inspector {
+    pub(crate) fn of(service: &impl Service, slot: Slot, asked: &Asked) -> Inspector {
+        let interface = asked.about(Call::Interface, slot, || service.interface());
+        Inspector { interface, asked: asked.clone() }
+    }
+
     /// The signatures in a frame's commands that have to be genuine for it to be ordered; `None` when it must not be ordered, whatever they
     /// are.
     #[must_use]

@@ -33,7 +33,7 @@ mod terms;
 mod waiting;
 
 pub use alone::Alone;
-pub use asked::{Asked, Call, ServicePanic, Shown, panic_is_expected};
+pub use asked::{Asked, Call, ServicePanic, Shown, fatal_here, panic_is_expected};
 pub use boxed::{AnyService, any_service, flip_bit_of};
 pub use cost::{Meter, SESSION_BODIES, TooCostly};
 pub use footprint::{Footprint, KeyMark, KeyRange};

@@ -8,7 +8,7 @@
 //! - no command executes twice, whatever is proposed (argument in `session.rs`).
 
 use crate::administration::{Administration, Change, Registry};
-use crate::asked::{Asked, Call};
+use crate::asked::{Asked, Call, fatal_here};
 use crate::cost::{Meter, Spending, beyond};
 use crate::genesis::{Genesis, GenesisError};
 use crate::interface::Inspector;
@@ -114,7 +114,7 @@ impl<S: Service> Machine<S> {
             next_terms: terms,
             registry,
             sessions: Sessions::new(terms.versions.rules > 0),
-            inspector: Inspector { interface: service.interface(), asked: asked.clone() },
+            inspector: Inspector::of(&service, Slot(0), &asked),
             service,
             asked,
         })
@@ -643,7 +643,7 @@ fn run<S: Service>(
             Ok(Progress::Waits) => None,
             Err(Failure::Refused(words)) => Some(Err(words)),
             Err(Failure::FatalHere(words)) if seeded!(FatalIsRefusal) => Some(Err(words)),
-            Err(Failure::FatalHere(words)) => asked.end(words),
+            Err(Failure::FatalHere(words)) => fatal_here(words),
         };
         asked.answered();
         return result.map(|result| (service_outcome(rules, result), Change::None));

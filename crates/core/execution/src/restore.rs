@@ -102,7 +102,7 @@ impl<S: Service> Machine<S> {
         terms.tell(&mut service, manifest.slot);
         let sessions = Sessions::restored(core.tables, head.stood_ms);
         let sessions = restore_sessions(manifest, head.time, sessions, &pieces)?;
-        let inspector = Inspector { interface: service.interface(), asked: asked.clone() };
+        let inspector = Inspector::of(&service, manifest.slot, &asked);
         asked.about(Call::Install, manifest.slot, || service.restore(segments))?;
         terms.tell(&mut service, manifest.slot);
         Ok(Machine {

@@ -110,6 +110,7 @@ pub enum Failure {
     /// This replica cannot carry it out, which says nothing about the others: its memory is used up, a database that it runs does not
     /// answer. It ends, with these words in its log; what it has executed of the batch is gone with its memory, and nobody is told anything of
     /// it. When it is started again it executes the same commands again. A failure that all replicas would meet is no such thing: it ends all.
+    /// Other calls say the same by [`crate::fatal_here`].
     FatalHere(String),
 }
 

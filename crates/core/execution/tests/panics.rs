@@ -4,7 +4,7 @@ use crate::support::{self, ALICE, BOB, Replica, frame, genesis, parameters, serv
 use bytes::Bytes;
 use perdura_execution::{
     Asked, Call, ExecutionContext, Failure, Footprint, Interface, Machine, Measure, Progress,
-    QueryContext, Release, RestoreError, Service, ServicePanic, Snapshot, Waiting,
+    QueryContext, Release, RestoreError, Service, ServicePanic, Snapshot, Waiting, fatal_here,
     panic_is_expected,
 };
 use perdura_protocol::{Batch, Command, Encode, Outcome, SessionId, Slot, Time};
@@ -41,6 +41,9 @@ impl Service for Touchy {
     }
 
     fn on_time(&mut self, _: Time, _: &mut Vec<Release>) {
+        if self.at == "fatal on_time" {
+            fatal_here("no disk is left");
+        }
         self.touch("on_time");
     }
 
@@ -55,6 +58,9 @@ impl Service for Touchy {
 
     fn query(&self, _: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         self.read_expected.set(panic_is_expected());
+        if command == b"fatal read" {
+            fatal_here("no disk is left");
+        }
         assert!(command != b"bad read", "no such thing");
         Some(Ok(Bytes::from_static(b"read")))
     }
@@ -184,6 +190,12 @@ fn what_is_fatal_here_is_named_and_is_no_panic() {
     let words = fatal.to_string();
     assert!(words.contains("cannot go on here in `execute` at slot 3"), "{words}");
     assert!(words.ends_with(": no memory is left"), "{words}");
+    for fatal in [
+        panic_of(|| told("fatal on_time").0.execute(Slot(3), &Batch::tick(Time(9)))),
+        panic_of(|| told("calm").0.query(ALICE, &service("fatal read"))),
+    ] {
+        assert!(fatal.fatal && fatal.to_string().ends_with(": no disk is left"), "{fatal}");
+    }
     let panic = panic_of(|| told("boom"));
     assert!(!panic.fatal && panic.to_string().contains("panicked"));
 }

@@ -90,8 +90,8 @@ pub struct Note {
 struct Written {
     services: u64,
     notes: Vec<Note>,
-    // Whether the next command is fatal to the process.
-    fatal: bool,
+    // So many commands more, and the next one is fatal to the process.
+    fatal_after: Option<u64>,
 }
 
 /// What the services of one process did and nobody has looked at yet.
@@ -109,9 +109,21 @@ impl Notes {
         self.with(|written| std::mem::take(&mut written.notes))
     }
 
-    /// Whether the next command is fatal to the process.
-    pub fn fatal(&self, fatal: bool) {
-        self.with(|written| written.fatal = fatal);
+    /// So many commands more, and the next one is fatal to the process; none if that is over.
+    pub fn fatal_after(&self, commands: Option<u64>) {
+        self.with(|written| written.fatal_after = commands);
+    }
+
+    /// A command comes; whether it is fatal.
+    fn is_fatal(&self) -> bool {
+        self.with(|written| match &mut written.fatal_after {
+            Some(0) => true,
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        })
     }
 
     /// The number of another service.
@@ -277,6 +289,12 @@ impl Witnessed {
         Witnessed { weighs, ..self }
     }
 
+    /// The service behind the witness.
+    #[must_use]
+    pub fn service(&self) -> &dyn Service {
+        self.inner.service()
+    }
+
     /// Which of the process's services it is, and how many batches it was given.
     #[must_use]
     pub fn position(&self) -> (u64, u64) {
@@ -420,15 +438,21 @@ impl Waiting for Witnessed {
         if self.weighs {
             let _ = context.meter.charge(weight(command));
         }
-        let puttable = self.inner.service().may_be_put_off(command);
+        let (fatal, puttable) =
+            (self.notes.is_fatal(), self.inner.service().may_be_put_off(command));
+        // Some say so before they have done anything, and some when all is done.
+        let at_once = command.len().is_multiple_of(2);
+        let cannot = || Failure::FatalHere("a fault that is put in".to_owned());
+        if fatal && at_once {
+            return Err(cannot());
+        }
         let inner = self.inner.service_mut();
         let progress = match inner.waiting() {
             Some(waiting) => waiting.execute_or_wait(context, command, released),
             None => inner.execute(context, command).map(Progress::Done),
         };
-        if self.notes.with(|written| written.fatal) {
-            // What it has done by then is gone with the process.
-            return Err(Failure::FatalHere("a fault that is put in".to_owned()));
+        if fatal {
+            return Err(cannot());
         }
         let reply = match &progress {
             Ok(Progress::Done(reply)) => Some(Ok(reply.clone())),

@@ -27,7 +27,7 @@ pub struct Run<S>(Typed<S>);
 /// It panicked, and said so.
 pub struct Panicked(pub String);
 
-fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let text = payload.downcast_ref::<String>().cloned();
         let text = text.or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned()));

@@ -2,17 +2,18 @@
 
 use crate::check::{Step, encoded};
 use crate::random::Random;
+use crate::run::{Panicked, caught};
 use bytes::Bytes;
 use perdura_execution::AnyService;
 use perdura_protocol::Faults;
-use perdura_simulator::{Drawn, Guest, Options, Report, simulate_guest};
+use perdura_simulator::{Drawn, Guest, Options, Report, pass_over_stumbles, simulate_guest};
 use perdura_typed::{Service, Typed};
 use std::any::Any;
 use std::fmt::{self, Debug};
 use std::io::Write;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// Steps of a run, if nothing else is said.
 const STEPS: u64 = 5_000;
@@ -62,14 +63,24 @@ pub struct Broken {
     pub what: String,
     /// The seed of the run.
     pub seed: u64,
-    /// Its step.
+    /// The step at which it was seen; what is judged when all has happened has the run's last one.
     pub step: u64,
+    /// Whether the same seed, run again, ended otherwise: then the service, or what draws its commands, looks at something that it was not
+    /// given.
+    pub differs: bool,
 }
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Broken { rule, what, seed, step } = self;
-        write!(f, "seed {seed}, step {step}: {rule}: {what}")
+        let Broken { rule, what, seed, step, differs } = self;
+        write!(f, "seed {seed}, step {step}: {rule}: {what}")?;
+        if *differs {
+            write!(
+                f,
+                "; run again, this seed ended otherwise: the service, or what draws its commands, looks at something that it was not given"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -85,7 +96,8 @@ impl std::error::Error for Broken {}
 /// - an answer is of a state that has all that was answered before it was asked for;
 /// - what [`Simulation::invariant`] says of each state.
 ///
-/// A run follows from its seed, as long as `draw` chooses by its argument alone.
+/// A run follows from its seed, as long as the service is deterministic and `draw` chooses by its argument alone. Of two equal commands of one client
+/// the second is asked for when the first has ended. Commands of a version of the service that is not in force yet are refused.
 ///
 /// ```text
 /// simulate::<Ledger>(|random| Step::Command(Command::Deposit { to: "a".into(), amount: random.below(100) }))
@@ -131,7 +143,12 @@ where
     pub fn run(&self, seeds: Range<u64>) -> Result<Summary, Box<Broken>> {
         let mut summary = Summary::default();
         for seed in seeds {
-            summary.add(&self.run_one(seed, None)?);
+            let report = self.run_one(seed, None).map_err(|mut broken| {
+                let again = self.run_one(seed, None);
+                broken.differs = again.map_or_else(|again| again != broken, |_| true);
+                broken
+            })?;
+            summary.add(&report);
         }
         Ok(summary)
     }
@@ -147,11 +164,14 @@ where
     }
 
     fn run_one(&self, seed: u64, to: Option<Box<dyn Write>>) -> Result<Report, Box<Broken>> {
+        // What liars' replicas stumble over is no news.
+        static ONCE: Once = Once::new();
+        ONCE.call_once(pass_over_stumbles);
         let options = Options { faults: self.faults, ..Options::new(seed, self.steps) };
         let guest = Played { draw: self.draw.clone(), holds: self.holds.clone(), of: PhantomData };
         simulate_guest(&options, Arc::new(guest), to).map_err(|violation| {
             let (rule, step) = (violation.rule, violation.step);
-            Box::new(Broken { rule, what: violation.what, seed, step })
+            Box::new(Broken { rule, what: violation.what, seed, step, differs: false })
         })
     }
 }
@@ -188,17 +208,20 @@ where
     }
 
     fn draw(&self, random: &mut perdura_simulator::Random) -> Drawn {
-        let step = (self.draw)(&mut Random::new(random.next()));
-        match encoded::<S>(step) {
-            Ok(sent) => Drawn { command: sent.bytes, is_read: !sent.is_command },
-            Err(fault) => panic!("{fault}"),
+        let mut random = Random::new(random.next());
+        let drawn = caught(|| encoded::<S>((self.draw)(&mut random)));
+        match drawn {
+            Ok(Ok(sent)) => Drawn { command: sent.bytes, is_read: !sent.is_command },
+            Ok(Err(fault)) => panic!("what was drawn cannot be sent: {fault}"),
+            Err(Panicked(words)) => panic!("what draws commands panicked: {words}"),
         }
     }
 
     fn holds(&self, service: &dyn perdura_execution::Service) -> Result<(), String> {
         let service: &dyn Any = service;
         let typed: &Typed<S> = service.downcast_ref().expect("it was made here");
-        typed.look(|state| self.holds.iter().try_for_each(|holds| holds(state)))
+        caught(|| typed.look(|state| self.holds.iter().try_for_each(|holds| holds(state))))
+            .unwrap_or_else(|Panicked(words)| Err(format!("the invariant panicked: {words}")))
     }
 
     fn show(&self, command: &[u8]) -> String {

@@ -76,7 +76,8 @@ impl Node {
         assert!(self.machine.history() == history, "agreement and execution disagree: stop");
         self.shares.delivered(batch, &executed.costs, &executed.put_off);
         self.agreement.note_costs(batch, &executed.costs);
-        self.counters.cost += executed.costs.values().sum::<u64>();
+        let cost: u64 = executed.costs.values().sum();
+        self.counters.cost = self.counters.cost.saturating_add(cost);
         self.counters.put_off += executed.put_off.values().sum::<u64>();
         self.counters.batches += 1;
         self.logged.push_back((slot, self.logged_at));

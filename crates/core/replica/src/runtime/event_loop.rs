@@ -210,7 +210,9 @@ impl EventLoop {
                 }
                 error
             }
-            Err(error @ RunError::Service(_)) => return Err(self.leave(error, workers)),
+            Err(error @ (RunError::Service(_) | RunError::FatalHere(_))) => {
+                return Err(self.leave(error, workers));
+            }
             Err(error) => error,
         };
         self.stand_still(&error, shutdown);
@@ -656,7 +658,7 @@ fn failure(completions: &[Completion]) -> Result<(), RunError> {
             tracing::error!("{reason}");
             Err(RunError::Halted(reason))
         }
-        Completion::Service(panic) => Err(RunError::Service(panic.clone())),
+        Completion::Service(panic) => Err(panicked::ended_by(panic.clone())),
         Completion::Panicked(thread) => Err(RunError::Panicked(thread)),
         Completion::Refused(reason) => {
             let reason = format!("{reason}. {NOT_THE_DISK}");

@@ -29,7 +29,12 @@ pub(super) fn of_service(payload: &(dyn Any + Send)) -> Option<Box<ServicePanic>
 
 /// Does something of which a panic of the service is an error, and any other goes on.
 pub(super) fn catching<T>(work: impl FnOnce() -> Result<T, RunError>) -> Result<T, RunError> {
-    asking(work).unwrap_or_else(|panic| Err(RunError::Service(panic)))
+    asking(work).unwrap_or_else(|panic| Err(ended_by(panic)))
+}
+
+/// How a run ends for this.
+pub(super) fn ended_by(panic: Box<ServicePanic>) -> RunError {
+    if panic.fatal { RunError::FatalHere(panic) } else { RunError::Service(panic) }
 }
 
 /// Asks the service something, for who has to go on after its panic.
@@ -46,7 +51,9 @@ pub(super) fn close(
     checkpoints: Option<Checkpoints<DataDisk>>,
 ) -> RunError {
     match (log, checkpoints) {
-        (Some(log), Some(checkpoints)) if matches!(error, RunError::Service(_)) => {
+        (Some(log), Some(checkpoints))
+            if matches!(error, RunError::Service(_) | RunError::FatalHere(_)) =>
+        {
             give_up(log, checkpoints, error)
         }
         _ => error,
@@ -159,10 +166,6 @@ pub(super) fn check(data: &Path) -> Result<(), RunError> {
 /// Takes a note of how a run ended, if that was a panic of the service.
 pub(super) fn note(data: &Path, error: RunError) -> RunError {
     let RunError::Service(panic) = error else { return error };
-    // It may well go on at the next start.
-    if panic.fatal {
-        return RunError::FatalHere(panic);
-    }
     match add(data, &panic) {
         Ok((times, note)) if times >= TIMES => RunError::ServiceAgain { panic, note },
         Ok(_) => RunError::Service(panic),

@@ -84,6 +84,16 @@ impl ExactlyOnce {
         self.cursors.remove(&replica);
     }
 
+    /// What another replica executed where this one is now, if any has come so far.
+    #[must_use]
+    pub fn known(&self, replica: usize, slot: Slot) -> Option<&Execution> {
+        let index = match self.cursors.get(&replica) {
+            Some((at, index)) if *at == slot => *index,
+            _ => 0,
+        };
+        self.slots.get(&slot)?.get(index)
+    }
+
     /// `replica` executed this.
     pub fn executed(&mut self, replica: usize, execution: Execution) -> Check {
         let slot = execution.slot;

@@ -31,8 +31,19 @@ pub struct Told {
     pub seen: Seen<Bytes>,
 }
 
-/// Under which versions of the service slots were executed: the first slot of each.
-pub type Versions = BTreeMap<Slot, u16>;
+/// The rule of what an author says of his service.
+pub const INVARIANT: &str = "Invariant of the service";
+
+/// Under which versions of the service slots were executed.
+#[derive(Clone, Copy, Debug)]
+pub struct Versions<'a> {
+    /// The first one.
+    pub first: u16,
+    /// Slots in which something was executed under another one than before.
+    pub later: &'a BTreeMap<Slot, u16>,
+    /// The one that is in force in the end.
+    pub last: u16,
+}
 
 /// The service that runs again.
 struct Again<'a> {
@@ -40,16 +51,24 @@ struct Again<'a> {
     service: AnyService,
     cluster: ClusterId,
     slot: Slot,
+    // As the group has it; the service knows no newer one than its own.
+    version: u16,
 }
 
 impl Again<'_> {
-    fn execute(&mut self, execution: &Execution, versions: &Versions) -> Result<Bytes, String> {
+    /// Another version comes into force, one after the other: reads may be answered under each.
+    fn raise(&mut self, to: u16, (reads, place): (&mut [Read], usize)) {
+        while self.version < to {
+            self.version += 1;
+            self.service.set_version(self.version.min(self.service.newest_version()));
+            self.answer(reads, place);
+        }
+    }
+
+    fn execute(&mut self, execution: &Execution) -> Result<Bytes, String> {
         let Execution { slot, batch, session, number, time, ahead_ms, .. } = *execution;
         let clock = Time(time.0 - ahead_ms);
         if slot > self.slot {
-            if let Some((_, version)) = versions.range(self.slot.next()..=slot).next_back() {
-                self.service.set_version((*version).min(self.service.newest_version()));
-            }
             self.service.on_time(clock, &mut Vec::new());
             self.slot = slot;
         }
@@ -80,7 +99,8 @@ impl Again<'_> {
             let meter = Meter::up_to(limits::COMMAND_COST);
             let context = QueryContext { client: read.client, meter: &meter };
             let answer = self.service.query(&context, &read.command);
-            if answer.and_then(Result::ok).is_some_and(|answer| answer == read.reply) {
+            let is_known = read.fits.last() == Some(&place);
+            if !is_known && answer.and_then(Result::ok).is_some_and(|answer| answer == read.reply) {
                 read.fits.push(place);
             }
         }
@@ -94,7 +114,7 @@ impl Again<'_> {
                 format!("after {} at slot {slot}: {words}", self.guest.show(command))
             }
         };
-        Err(Broken::new("Invariant of the service", what))
+        Err(Broken::new(INVARIANT, what))
     }
 }
 
@@ -111,7 +131,7 @@ struct Read {
 pub fn check<'a>(
     (guest, state_limit_bytes): (&dyn Guest, u64),
     cluster: ClusterId,
-    (order, versions): (impl Iterator<Item = &'a Execution>, &Versions),
+    (order, versions): (impl Iterator<Item = &'a Execution>, Versions<'_>),
     calls: &[Told],
 ) -> Check {
     let fail = |what: String| Err(Broken::new(RULE, what));
@@ -120,15 +140,21 @@ pub fn check<'a>(
     let by_number: BTreeMap<(SessionId, u64), usize> =
         numbers.filter_map(|(index, call)| Some((call.number?, index))).collect();
     let mut reads = reads_of(calls);
-    let service = guest.make(state_limit_bytes);
-    let mut again = Again { guest, service, cluster, slot: Slot(0) };
+    let mut service = guest.make(state_limit_bytes);
+    service.set_version(versions.first.min(service.newest_version()));
+    let mut again = Again { guest, service, cluster, slot: Slot(0), version: versions.first };
     again.answer(&mut reads, 0);
     again.holds(None)?;
     // Where each call stands in the order, from 1.
     let mut places: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut places_in_all = 0;
     for (place, execution) in (1..).zip(order) {
+        places_in_all = place;
         let Execution { slot, command, reply, .. } = execution;
-        let expected = again.execute(execution, versions);
+        if let Some((_, version)) = versions.later.range(..=*slot).next_back() {
+            again.raise(*version, (&mut reads, place - 1));
+        }
+        let expected = again.execute(execution);
         if reply.as_ref() != Some(&expected) {
             let (gave, alone) = (shown(guest, reply.as_ref()), shown(guest, Some(&expected)));
             return fail(format!(
@@ -145,13 +171,16 @@ pub fn check<'a>(
             (Seen::Ok(seen), Ok(reply)) if seen == reply => {}
             (seen, _) => {
                 let gave = shown(guest, Some(&expected));
-                return fail(format!(
-                    "{} gave {gave}, its client was told {seen:?}",
-                    show(command)
-                ));
+                let told = match seen {
+                    Seen::Ok(reply) => guest.show_reply(reply),
+                    Seen::NotSent => "that it never happens".to_owned(),
+                    Seen::RefusedInOrder | Seen::Unknown => "of a refusal".to_owned(),
+                };
+                return fail(format!("{} gave {gave}, its client was told {told}", show(command)));
             }
         }
     }
+    again.raise(versions.last, (&mut reads, places_in_all));
     let fits: BTreeMap<usize, Vec<usize>> =
         reads.into_iter().map(|read| (read.index, read.fits)).collect();
     in_real_time(guest, &places, &fits, calls)
@@ -171,7 +200,8 @@ fn reads_of(calls: &[Told]) -> Vec<Read> {
     calls.iter().enumerate().filter_map(read).collect()
 }
 
-fn shown(guest: &dyn Guest, reply: Option<&Result<Bytes, String>>) -> String {
+/// A reply, for who looks for what went wrong.
+pub fn shown(guest: &dyn Guest, reply: Option<&Result<Bytes, String>>) -> String {
     match reply {
         None => "nothing yet".to_owned(),
         Some(Ok(reply)) => guest.show_reply(reply),
@@ -318,7 +348,8 @@ mod tests {
     }
 
     fn judge(order: &[Execution], calls: &[Told]) -> Result<(), String> {
-        let order = (order.iter(), &Versions::from([(Slot(1), 1)]));
+        let versions = Versions { first: 1, later: &BTreeMap::new(), last: 1 };
+        let order = (order.iter(), versions);
         check((&Counts, 1 << 20), ClusterId([0; 16]), order, calls)
             .map_err(|broken| format!("{}: {}", broken.rule, broken.what))
     }

@@ -60,7 +60,7 @@ pub use waits::Waits;
 
 use crate::options::ServiceKind;
 use crate::plan::Plan;
-use crate::violation::Check;
+use crate::violation::{Broken, Check};
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{Outcome, SessionId};
@@ -116,8 +116,10 @@ pub struct Checkers {
     pub waits: Waits,
     /// Tuple spaces.
     pub fencing: Fencing,
+    /// What its author says does not hold in the state of a replica.
+    pub guest_doubt: Option<Broken>,
     /// The versions under which somebody else's service ran.
-    pub guest_versions: guest::Versions,
+    pub guest_versions: std::collections::BTreeMap<perdura_protocol::Slot, u16>,
 }
 
 impl Checkers {
@@ -164,7 +166,8 @@ impl Checkers {
             validity: Validity::new(genesis),
             waits: Waits::new(parameters.offer_ms()),
             fencing: Fencing::default(),
-            guest_versions: guest::Versions::default(),
+            guest_doubt: None,
+            guest_versions: std::collections::BTreeMap::new(),
         }
     }
 

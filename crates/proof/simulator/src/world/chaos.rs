@@ -357,6 +357,9 @@ impl World {
             // A disk that was made to fail at its next operation still will.
             let Armed { disk, reading, .. } = replica.armed;
             replica.armed = Armed { disk, reading, ..Armed::default() };
+            if let Some(process) = &replica.process {
+                process.notes.fatal_after(None);
+            }
             replica.disk.set_capacity(None);
             replica.paused_until_us = replica.paused_until_us.min(self.now_us);
         }

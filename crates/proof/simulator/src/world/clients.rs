@@ -356,6 +356,10 @@ impl World {
             seen: Seen::Unknown,
             number: None,
         });
+        if let Some(guest) = self.guest.as_ref().filter(|_| self.trace.on()) {
+            let asked = guest.show(&self.calls[record].command.to_bytes());
+            self.trace.line(self.now_us, format_args!("c{client} call {record}: {asked}"));
+        }
         let mode = if fast { Mode::Fast } else { Mode::Ordered };
         core.call(now_ms, id, encoded, CallOptions { deadline_ms, mode, reply_quorum: None });
         self.client_round(client);

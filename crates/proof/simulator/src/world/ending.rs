@@ -7,8 +7,7 @@ use super::workload::{Asked, read_everything};
 use super::{Event, World, spaces as space_workload};
 use crate::checkers::commit_order::{self, Seen, Told};
 use crate::checkers::progress::{self, CONVERGENCE_US};
-use crate::checkers::{guest, spaces};
-use crate::guest::Guest;
+use crate::checkers::spaces;
 use crate::options::Mode;
 use crate::plan::NetworkPlan;
 use crate::report::{FaultKind, Mark};
@@ -285,7 +284,7 @@ impl World {
         if let Some(guest) = self.guest.clone() {
             self.check_boundaries();
             self.check_footprints();
-            self.judge_guest(&*guest);
+            self.judge_guest(&guest);
             return;
         }
         let told: Vec<Told> = self.calls.iter().filter_map(told).collect();
@@ -298,14 +297,6 @@ impl World {
             Verdict::Undecided => self.report.searches_given_up += 1,
             Verdict::Violated(what) => self.fail(Broken::new("Linearizability", what)),
         }
-    }
-
-    /// Holds what clients of somebody else's service were told against that service, run again alone.
-    fn judge_guest(&mut self, guest: &dyn Guest) {
-        let told: Vec<guest::Told> = self.calls.iter().map(told_of_guest).collect();
-        let (cluster, limit) = (self.parameters.cluster, self.parameters.state_limit_bytes);
-        let order = (self.checkers.exactly_once.order(), &self.checkers.guest_versions);
-        self.check(guest::check((guest, limit), cluster, order, &told));
     }
 
     /// What the clients of a key-value store did and saw.
@@ -385,18 +376,6 @@ fn told(call: &CallRecord) -> Option<Told> {
         ended: call.ended,
         seen: call.seen.read(|bytes| StoreReply::from_bytes(bytes.clone()).ok()),
     })
-}
-
-/// A call of somebody else's service.
-fn told_of_guest(call: &CallRecord) -> guest::Told {
-    guest::Told {
-        number: call.number,
-        client: call.client,
-        command: call.command.to_bytes(),
-        invoked: call.invoked,
-        ended: call.ended,
-        seen: call.seen.clone(),
-    }
 }
 
 /// A call of the tuple spaces.

@@ -107,10 +107,7 @@ impl World {
         let here = &mut self.replicas[replica];
         let Some(process) = &mut here.process else { return };
         if here.liar.is_none() && here.armed.fatal {
-            process.notes.fatal(true);
-            let dies = stumble::dies(|| body(&mut process.node));
-            process.notes.fatal(false);
-            if dies {
+            if stumble::dies(|| body(&mut process.node)) {
                 self.fired(FaultKind::FatalHere);
                 self.tell(format_args!("a command is fatal to r{replica}"));
                 self.crash_process(replica);

@@ -21,6 +21,7 @@ mod clock;
 mod damage;
 mod driver;
 mod ending;
+mod guest;
 mod holders;
 mod hostile;
 mod keeper;

@@ -2,6 +2,7 @@
 
 use super::World;
 use super::clock::wall_in_order;
+use super::guest::answers_alike;
 use crate::checkers::terms::InForce;
 use crate::checkers::{footprints, progress};
 use crate::report::Mark;
@@ -231,6 +232,7 @@ impl World {
         // Batches of a service that is gone are known by where it stood when it was looked at last.
         let (service, batches) = Witnessed::of(machine.service()).position();
         let last = process.service.replace((service, slot.0.saturating_sub(batches)));
+        let is_another = last.is_none_or(|(last, _)| last != service);
         let base = |of: u64| [process.service, last].into_iter().flatten().find(|(s, _)| *s == of);
         let notes = process.notes.take();
         let steps = notes.into_iter().filter_map(|note| {
@@ -282,21 +284,16 @@ impl World {
             .and_then(|()| terms.holds(replica, slot, in_force))
             .and_then(|()| versions.try_for_each(|(at, one)| terms.executed(replica, at, one)));
         for execution in executions {
+            let known = checkers.exactly_once.known(replica, execution.slot);
+            let alike = answers_alike(self.guest.as_deref(), (replica, &execution), known);
             check = check
+                .and(alike)
                 .and_then(|()| checkers.revocation.executed(replica, &execution))
                 .and_then(|()| checkers.slot_cost.executed(replica, &execution))
                 .and_then(|()| checkers.exactly_once.executed(replica, execution));
         }
         self.check(check);
-        if self.guest.is_some() {
-            let of = &mut self.checkers.guest_versions;
-            for (slot, version, _) in &steps {
-                // Replicas agree on them, as is checked above.
-                if of.range(..=*slot).next_back().is_none_or(|(_, before)| before != version) {
-                    of.insert(*slot, *version);
-                }
-            }
-        }
+        self.witness_guest(replica, &steps, is_another);
         self.mark_lifetimes();
         if self.has_spaces() {
             let steps = steps.into_iter().map(|(slot, _, step)| (slot, step)).collect();

@@ -96,7 +96,7 @@ pub struct Rot {
 /// What is armed and strikes at the next occasion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Armed {
-    /// The next command is fatal to the process.
+    /// A command is going to be fatal to the process.
     pub fatal: bool,
     /// The process dies after this many more outputs.
     pub at_send: Option<u64>,

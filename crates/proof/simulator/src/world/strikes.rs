@@ -22,13 +22,23 @@ const STORING: u64 = 32;
 /// A disk that is slower than this hangs: a third of the slow ones.
 const HANGS_US: u64 = 200_000;
 
+/// A command that is fatal comes behind fewer than so many others.
+const FATAL_AFTER: u64 = 12;
+
 impl World {
     /// Does it to a replica that may fail now.
     pub(crate) fn strike_replica(&mut self, kind: FaultKind, victim: usize) {
         match kind {
             // Some in the middle of a batch, by the service's own word.
-            FaultKind::ProcessCrash if self.chaos.events().is_multiple_of(4) => {
-                self.replicas[victim].armed.fatal = true;
+            FaultKind::ProcessCrash
+                if self.chaos.events().is_multiple_of(4) && !self.is_liar(victim) =>
+            {
+                let commands = self.chaos.events() / 4 % FATAL_AFTER;
+                let here = &mut self.replicas[victim];
+                if let Some(process) = &here.process {
+                    process.notes.fatal_after(Some(commands));
+                    here.armed.fatal = true;
+                }
             }
             FaultKind::ProcessCrash => {
                 self.fired(kind);
