@@ -5,6 +5,7 @@
 //! to its end, and is undone then.
 
 use perdura_execution::{Meter, TooCostly};
+use perdura_protocol::limits::COMMAND_COST;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -18,6 +19,10 @@ struct Spending {
     most: u64,
 }
 
+/// What is recorded at most of work that has no bound: as many times what a command may cost as no program does. More would end in overflows
+/// where such figures are added up.
+const UNBOUNDED: u64 = 1024 * COMMAND_COST;
+
 /// What each access costs beside the bytes of its entry, bytes: about a search.
 const ACCESS: usize = 64;
 
@@ -30,7 +35,7 @@ impl Drop for Before {
     }
 }
 
-/// Does some work within what the meter leaves, and charges that.
+/// Does some work within what the meter leaves, and charges that: no more than what it leaves and one, whatever the service says that it costs.
 ///
 /// # Errors
 /// When it costs more. The work was not done to its end then, or is to be undone.
@@ -46,7 +51,8 @@ pub(crate) fn within<T>(meter: &Meter, work: impl FnOnce() -> T) -> Result<T, To
         Err(payload) if payload.is::<TooCostly>() => None,
         Err(panicked) => resume_unwind(panicked),
     };
-    meter.charge(usize::try_from(spent).unwrap_or(usize::MAX))?;
+    let recorded = if meter.is_bounded() { spent } else { spent.min(UNBOUNDED) };
+    meter.charge(usize::try_from(recorded).unwrap_or(usize::MAX))?;
     done.ok_or(TooCostly)
 }
 
@@ -66,10 +72,62 @@ pub(crate) fn access(bytes: usize) {
 /// Something that takes as long as reading so many bytes.
 pub(crate) fn charge(bytes: usize) {
     let Some(Spending { spent, most }) = SPENDING.get() else { return };
-    let spent = spent.saturating_add(bytes as u64);
+    let spent = spent.saturating_add(bytes as u64).min(most.saturating_add(1));
     SPENDING.set(Some(Spending { spent, most }));
     // What is dropped while that goes on may charge too.
     if spent > most && !cfg!(panic = "abort") && !std::thread::panicking() {
         resume_unwind(Box::new(TooCostly));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_is_bounded_whatever_is_charged() {
+        for charges in [&[usize::MAX][..], &[1 << 40; 1000], &[COMMAND_COST as usize, 1]] {
+            let meter = Meter::up_to(COMMAND_COST);
+            let done = within(&meter, || charges.iter().for_each(|bytes| charge(*bytes)));
+            assert_eq!((done, meter.spent()), (Err(TooCostly), COMMAND_COST + 1));
+            // There is nothing left, and still no more is recorded.
+            assert_eq!(within(&meter, || charge(usize::MAX)), Err(TooCostly));
+            assert_eq!(meter.spent(), COMMAND_COST + 2);
+        }
+        let meter = Meter::up_to(COMMAND_COST);
+        assert_eq!(within(&meter, || charge(COMMAND_COST as usize)), Ok(()));
+        assert_eq!(meter.spent(), COMMAND_COST);
+    }
+
+    #[test]
+    fn without_a_bound_all_is_done_and_what_is_recorded_can_be_added_up() {
+        let meter = Meter::without_limit();
+        assert_eq!(within(&meter, || charge(5)), Ok(()));
+        assert_eq!(meter.spent(), 5);
+        for charges in [&[usize::MAX, usize::MAX][..], &[1 << 40; 1000]] {
+            let meter = Meter::without_limit();
+            let done = within(&meter, || charges.iter().for_each(|bytes| charge(*bytes)));
+            assert_eq!((done, meter.spent()), (Ok(()), UNBOUNDED));
+        }
+    }
+
+    /// A service may catch what ends it, and charge again where it is dropped.
+    #[test]
+    fn nothing_gets_around_the_bound() {
+        struct Dropped;
+        impl Drop for Dropped {
+            fn drop(&mut self) {
+                charge(usize::MAX);
+            }
+        }
+        let meter = Meter::up_to(100);
+        let done = within(&meter, || {
+            let caught = catch_unwind(|| {
+                let _dropped = Dropped;
+                charge(101);
+            });
+            assert!(caught.is_err());
+        });
+        assert_eq!((done, meter.spent()), (Err(TooCostly), 101));
     }
 }
