@@ -35,6 +35,8 @@ pub(crate) enum Misfit {
     TooLarge,
     /// A value does not come back from what it is encoded to.
     Unreadable,
+    /// A value cannot be encoded.
+    Unencodable,
 }
 
 /// Most places for what was overwritten that are kept for the next command, and most bytes of it.

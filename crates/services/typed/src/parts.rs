@@ -56,10 +56,39 @@ struct Undo<'a> {
     next: usize,
 }
 
-/// A state is measured, and what its values were before.
+/// A state is measured, and what its values were before. Where there is none before, it is no command's state but the program's own, or one that
+/// others had: all of it can be encoded.
 struct Measuring<'a> {
     now: &'a mut Measured,
-    before: &'a Measured,
+    before: Option<&'a Measured>,
+}
+
+impl Measuring<'_> {
+    /// What was to be written in this state, or stands in it, that may not be.
+    fn misfit(&mut self, misfit: Misfit) {
+        let may_be = misfit != Misfit::Unencodable || self.before.is_some();
+        assert!(may_be, "the first state of the service has a value that cannot be encoded");
+        self.now.misfit.get_or_insert(misfit);
+    }
+
+    /// A part that is no map.
+    fn value<T: Serialize + DeserializeOwned>(&mut self, value: &T) {
+        let Some(index) = self.now.values.push(value) else {
+            return self.misfit(Misfit::Unencodable);
+        };
+        let bytes = self.now.values.get(index).unwrap_or_default();
+        self.now.bytes += bytes.len() as u64;
+        // What has not changed was looked at before; though a first state may have been none that may be.
+        let before = self.before.filter(|before| before.misfit.is_none());
+        if before.and_then(|before| before.values.get(index)) == Some(bytes) {
+            return;
+        }
+        if bytes.len() > PART_BYTES {
+            self.misfit(Misfit::TooLarge);
+        } else if whole::<T>(bytes).is_none() {
+            self.misfit(Misfit::Unreadable);
+        }
+    }
 }
 
 /// Values, encoded, one behind the other.
@@ -77,11 +106,15 @@ impl Values {
         Some(&self.bytes[start..end])
     }
 
-    /// Adds one, and gives its number.
-    fn push<T: Serialize>(&mut self, value: &T) -> usize {
-        encode_part(value, &mut self.bytes);
+    /// Adds one, and gives its number; none if it cannot be encoded, and nothing stands for it then.
+    fn push<T: Serialize>(&mut self, value: &T) -> Option<usize> {
+        let start = self.bytes.len();
+        let encodes = append(value, &mut self.bytes).is_ok();
+        if !encodes {
+            self.bytes.truncate(start);
+        }
         self.ends.push(self.bytes.len());
-        self.ends.len() - 1
+        encodes.then(|| self.ends.len() - 1)
     }
 
     /// Keeps the room, up to what values that may be take.
@@ -90,12 +123,6 @@ impl Values {
         self.bytes.shrink_to(16 * PART_BYTES);
         self.ends.clear();
     }
-}
-
-/// Appends a part that is no map, encoded.
-fn encode_part<T: Serialize>(value: &T, to: &mut Vec<u8>) {
-    let done = append(value, to);
-    done.unwrap_or_else(|error| panic!("a part of the state does not encode: {error}"));
 }
 
 /// A state after a command.
@@ -150,11 +177,13 @@ impl Parts<'_> {
                 *mark += 1;
                 map.inner().begin(*mark);
             }
-            Does::Measure(Measuring { now: measured, .. }) => {
+            Does::Measure(measuring) => {
                 let inner = map.inner();
-                measured.bytes += inner.map().bytes();
-                measured.segments += inner.map().segments();
-                measured.misfit = measured.misfit.or(inner.misfit());
+                measuring.now.bytes += inner.map().bytes();
+                measuring.now.segments += inner.map().segments();
+                if let Some(misfit) = inner.misfit() {
+                    measuring.misfit(misfit);
+                }
             }
             Does::Settle => map.inner().settle(),
             Does::TakeBack(found) => map.inner().take_back(found),
@@ -195,28 +224,16 @@ impl Parts<'_> {
     /// [`PART_BYTES`]. What grows with use belongs into a map.
     ///
     /// # Panics
-    /// When it does not encode.
+    /// When it cannot be encoded in the first state. A command that makes it such is refused.
     pub fn value<T: Serialize + DeserializeOwned>(&mut self, value: &mut T) {
         match &mut self.does {
             Does::Begin(_) | Does::Settle | Does::TakeBack(_) => {}
-            Does::Measure(Measuring { now, before }) => {
-                let index = now.values.push(value);
-                let bytes = now.values.get(index).unwrap_or_default();
-                now.bytes += bytes.len() as u64;
-                // What has not changed was looked at before; though a first state may have been none that may be.
-                if before.misfit.is_some() || before.values.get(index) != Some(bytes) {
-                    if bytes.len() > PART_BYTES {
-                        now.misfit.get_or_insert(Misfit::TooLarge);
-                    } else if whole::<T>(bytes).is_none() {
-                        now.misfit.get_or_insert(Misfit::Unreadable);
-                    }
-                }
-            }
+            Does::Measure(measuring) => measuring.value(value),
             Does::Undo(undo) => {
                 let before = undo.values.get(undo.next).unwrap_or_default();
                 undo.next += 1;
-                // What has not changed need not be decoded.
-                if !encoded(value, |bytes| bytes == before) {
+                // What has not changed need not be decoded. What cannot be encoded has changed.
+                if !lend(|bytes| append(value, bytes).is_ok() && bytes == before) {
                     *value = whole(before).unwrap_or_else(|| {
                         panic!("a part of the state does not come back as it was encoded")
                     });
@@ -237,9 +254,13 @@ impl Parts<'_> {
 }
 
 /// What is made of a part that is no map, encoded.
+///
+/// # Panics
+/// When it cannot be: that of a state after a command can.
 pub(crate) fn encoded<T: Serialize, U>(value: &T, then: impl FnOnce(&[u8]) -> U) -> U {
     lend(|bytes| {
-        encode_part(value, bytes);
+        let done = append(value, bytes);
+        done.unwrap_or_else(|error| panic!("a part of the state cannot be encoded: {error}"));
         then(bytes)
     })
 }
@@ -279,15 +300,21 @@ impl All<'_> {
         self.each(Does::Begin(0));
     }
 
+    /// # Panics
+    /// When it has a value that cannot be encoded.
     pub fn measure(&mut self) -> Measured {
         let mut now = Measured::default();
-        self.measure_after(&Measured::default(), &mut now);
+        self.measure_by(None, &mut now);
         now
     }
 
     /// The same after a command, by what it was before; `now` is measured anew, in the room that it has.
     pub fn measure_after(&mut self, before: &Measured, now: &mut Measured) {
         now.clear();
+        self.measure_by(Some(before), now);
+    }
+
+    fn measure_by(&mut self, before: Option<&Measured>, now: &mut Measured) {
         self.each(Does::Measure(Measuring { now, before }));
         if now.value_bytes() > 16 * PART_BYTES {
             now.misfit.get_or_insert(Misfit::TooLarge);

@@ -200,6 +200,11 @@ pub(crate) enum Unfit {
          that take no bytes, or it has a type or an attribute that `postcard` does not read back"
     )]
     Unreadable,
+    #[error(
+        "{0} has something that cannot be encoded, as a time before 1970 or a list that does not say its length: the service has to refuse that, or \
+         have another type for it"
+    )]
+    Unencodable(&'static str),
     #[error("the state is full ({0} bytes): it takes no command that makes it larger")]
     Full(u64),
     #[error("the reply has {0} bytes, more than a client is sent")]
@@ -272,6 +277,7 @@ impl<S: Service> Typed<S> {
         match measured.misfit {
             Some(Misfit::TooLarge) => Err(Unfit::TooLarge),
             Some(Misfit::Unreadable) => Err(Unfit::Unreadable),
+            Some(Misfit::Unencodable) => Err(Unfit::Unencodable("a value in the state")),
             None if grows && full => Err(Unfit::Full(before.bytes)),
             None => Ok(()),
         }
@@ -324,12 +330,14 @@ impl<S: Service> Typed<S> {
         look(&self.service.borrow())
     }
 
-    /// Whether this is what a client is told of a command or query that is none, or of what is larger than it may be.
+    /// Whether this is what a client is told of a command or query that is none, or of what is larger than it may be or cannot be encoded.
     #[must_use]
     pub fn is_fault(said: &str) -> bool {
         let faults = [Unfit::Malformed, Unfit::Panicked, Unfit::TooLarge, Unfit::Unreadable]
             .map(|one| one.to_string());
+        let unencodable = Unfit::Unencodable("").to_string();
         faults.iter().any(|fault| fault == said)
+            || said.ends_with(&unencodable)
             || ["the reply has ", "the service refused it with an error of "]
                 .iter()
                 .any(|begins| said.starts_with(begins))

@@ -23,7 +23,7 @@ use std::ops::{Bound, RangeBounds};
 ///
 /// Keys take up to [`KEY_BYTES`] and values up to [`VALUE_BYTES`] as they are encoded (values as by `postcard`, so what has `Serialize` and
 /// `Deserialize` and does not ask the format what comes next; what gives its parts in another order each time, as a `HashMap` does, must not stand in one), nested up to
-/// [`LEVELS`](crate::LEVELS) deep. A command that writes a larger or deeper one is refused, and undone.
+/// [`LEVELS`](crate::LEVELS) deep. A command that writes a larger or deeper one, or a value that cannot be encoded, is refused, and undone.
 pub struct Sharded<K, V> {
     inner: Journaled,
     typed: PhantomData<fn(K) -> V>,
@@ -86,14 +86,14 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
     /// Writes an entry, and gives the value that the key had.
     ///
     /// # Panics
-    /// As [`Sharded::get`]; and when the value cannot be encoded.
+    /// As [`Sharded::get`].
     pub fn insert(&mut self, key: impl Borrow<K>, value: impl Borrow<V>) -> Option<V> {
         lend(|bytes| {
             key.borrow().encode_key(bytes);
             let key_bytes = bytes.len();
-            append_value(value.borrow(), bytes);
+            let encodes = append(value.borrow(), bytes).is_ok();
             let (key, value) = bytes.split_at(key_bytes);
-            write::<V, _>(self.inner.at(key), value, |before| before.map(value_of))
+            write::<V, _>(self.inner.at(key), (value, encodes), |before| before.map(value_of))
         })
     }
 
@@ -127,8 +127,8 @@ impl<K: Key, V: Serialize + DeserializeOwned> Sharded<K, V> {
             budget::access(key.len() + at.value().map_or(0, <[u8]>::len));
             let value = change(at.value().map(value_of));
             lend(|bytes| {
-                append_value(&value, bytes);
-                write::<V, _>(at, bytes, |_| ());
+                let encodes = append(&value, bytes).is_ok();
+                write::<V, _>(at, (bytes, encodes), |_| ());
             });
         });
     }
@@ -224,21 +224,20 @@ fn with_key<T>(key: &impl Key, work: impl FnOnce(&[u8]) -> T) -> T {
     })
 }
 
-fn append_value(value: &impl Serialize, to: &mut Vec<u8>) {
-    append(value, to).unwrap_or_else(|error| panic!("a value does not encode: {error}"));
-}
-
-/// Writes a value, encoded, where that may be, and gives what `seen` makes of the one that was there.
+/// Writes a value, encoded, where that may be, and gives what `seen` makes of the one that was there. One that does not encode is given as far as
+/// it does.
 fn write<V: DeserializeOwned, T>(
     at: JournaledAt<'_>,
-    value: &[u8],
+    (value, encodes): (&[u8], bool),
     seen: impl FnOnce(Option<&[u8]>) -> T,
 ) -> T {
     let (key_bytes, before) = (at.key().len(), at.value());
     // What it overwrites is kept until the command has ended.
     budget::write(key_bytes + value.len() + before.map_or(0, <[u8]>::len));
     let seen = seen(before);
-    if key_bytes == 0 || key_bytes > KEY_BYTES || value.len() > VALUE_BYTES {
+    if !encodes {
+        at.refuse(Misfit::Unencodable);
+    } else if key_bytes == 0 || key_bytes > KEY_BYTES || value.len() > VALUE_BYTES {
         at.refuse(Misfit::TooLarge);
     } else if whole::<V>(value).is_none() {
         at.refuse(Misfit::Unreadable);

@@ -133,14 +133,12 @@ pub(crate) fn decode<S: Service>(bytes: &[u8], version: u16) -> Option<Asked<S>>
 
 pub(crate) fn reply(reply: &impl Serialize) -> Result<Bytes, Unfit> {
     let bytes = encode(REPLY, reply, |bytes| up_to(REPLY_BYTES, bytes));
-    let bytes = bytes.unwrap_or_else(|error| panic!("a reply does not encode: {error}"));
-    bytes.map_err(Unfit::Reply)
+    bytes.map_err(|_| Unfit::Unencodable("the reply"))?.map_err(Unfit::Reply)
 }
 
 pub(crate) fn error(error: &impl Serialize) -> Result<Bytes, Unfit> {
     let bytes = encode(ERROR, error, |bytes| up_to(ERROR_BYTES, bytes));
-    let bytes = bytes.unwrap_or_else(|error| panic!("an error does not encode: {error}"));
-    bytes.map_err(Unfit::Error)
+    bytes.map_err(|_| Unfit::Unencodable("the error"))?.map_err(Unfit::Error)
 }
 
 /// These bytes, or how many there are where that is too many.

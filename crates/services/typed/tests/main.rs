@@ -2,3 +2,4 @@
 
 mod ledger;
 mod nested;
+mod unencodable;
