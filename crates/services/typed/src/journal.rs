@@ -50,13 +50,12 @@ impl Journal {
         self.overwritten.push(Overwritten::Entry { key: key.len(), value: value.map(<[u8]>::len) });
     }
 
+    /// Also one that has been undone, and is empty, may have much room.
     fn clear(&mut self) {
-        if !self.overwritten.is_empty() {
-            self.overwritten.clear();
-            self.bytes.clear();
-            self.overwritten.shrink_to(KEPT);
-            self.bytes.shrink_to(KEPT_BYTES);
-        }
+        self.overwritten.clear();
+        self.bytes.clear();
+        self.overwritten.shrink_to(KEPT);
+        self.bytes.shrink_to(KEPT_BYTES);
     }
 
     /// Takes the last one back.
@@ -156,6 +155,7 @@ impl Journaled {
 
     fn undo(&mut self) {
         while self.journal.undo_last(&mut self.map) {}
+        self.journal.clear();
         (self.mark, self.misfit) = (0, None);
     }
 }
@@ -239,5 +239,42 @@ fn dropped() -> Vec<Journaled> {
 pub(crate) fn forget_dropped() {
     for mut map in dropped() {
         map.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many entries, and large ones.
+    fn write(map: &mut Journaled) {
+        for number in 0..4 * KEPT as u32 {
+            map.at(&number.to_be_bytes()).put(&[7; 100]);
+        }
+    }
+
+    #[test]
+    fn a_command_leaves_no_more_room_than_is_kept_however_it_ends() {
+        let mut map = Journaled::default();
+        write(&mut map);
+        for undone in [true, false] {
+            map.begin(1);
+            write(&mut map);
+            let room = |map: &Journaled| {
+                (map.journal.overwritten.capacity(), map.journal.bytes.capacity())
+            };
+            let (places, bytes) = room(&map);
+            assert!(places > KEPT && bytes > KEPT_BYTES);
+            if undone {
+                let mut found = Found::default();
+                map.take_back(&mut found);
+                map = found.take(1);
+            } else {
+                map.settle();
+            }
+            let (places, bytes) = room(&map);
+            assert!(places <= KEPT && bytes <= KEPT_BYTES, "{places} {bytes}");
+            assert_eq!(map.map().entries(), 4 * KEPT as u64);
+        }
     }
 }
