@@ -51,15 +51,27 @@ enum Does<'a> {
 
 struct Undo<'a> {
     found: &'a mut Found,
-    mark: usize,
-    values: &'a Values,
-    next: usize,
+    before: &'a Measured,
+    done: &'a mut Count,
 }
+
+/// How many parts there are of each kind.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Count {
+    maps: usize,
+    values: usize,
+}
+
+/// What a service is told whose parts are not what they were, so that nothing of it can be undone.
+const OTHER_PARTS: &str = "`Service::parts` names more or fewer parts after a command than before: how many there are, and their order, is fixed for \
+    each version (what comes and goes belongs into a map)";
 
 /// A state is measured, and what its values were before. Where there is none before, it is no command's state but the program's own, or one that
 /// others had: all of it can be encoded.
 struct Measuring<'a> {
     now: &'a mut Measured,
+    // Of the maps.
+    segments: &'a mut usize,
     before: Option<&'a Measured>,
 }
 
@@ -73,6 +85,7 @@ impl Measuring<'_> {
 
     /// A part that is no map.
     fn value<T: Serialize + DeserializeOwned>(&mut self, value: &T) {
+        self.now.parts.values += 1;
         let Some(index) = self.now.values.push(value) else {
             return self.misfit(Misfit::Unencodable);
         };
@@ -129,7 +142,7 @@ impl Values {
 #[derive(Default)]
 pub(crate) struct Measured {
     pub bytes: u64,
-    pub segments: usize,
+    parts: Count,
     /// The command was to write an entry that cannot be one, or made such a value.
     pub misfit: Option<Misfit>,
     /// What undoes the next command.
@@ -179,8 +192,9 @@ impl Parts<'_> {
             }
             Does::Measure(measuring) => {
                 let inner = map.inner();
+                measuring.now.parts.maps += 1;
                 measuring.now.bytes += inner.map().bytes();
-                measuring.now.segments += inner.map().segments();
+                *measuring.segments += inner.map().segments();
                 if let Some(misfit) = inner.misfit() {
                     measuring.misfit(misfit);
                 }
@@ -188,8 +202,9 @@ impl Parts<'_> {
             Does::Settle => map.inner().settle(),
             Does::TakeBack(found) => map.inner().take_back(found),
             Does::Undo(undo) => {
-                undo.mark += 1;
-                *map.inner() = undo.found.take(undo.mark);
+                undo.done.maps += 1;
+                assert!(undo.done.maps <= undo.before.parts.maps, "{OTHER_PARTS}");
+                *map.inner() = undo.found.take(undo.done.maps);
             }
             Does::Content(content) => {
                 for (key, value) in map.inner().map().range(b"", None) {
@@ -230,8 +245,9 @@ impl Parts<'_> {
             Does::Begin(_) | Does::Settle | Does::TakeBack(_) => {}
             Does::Measure(measuring) => measuring.value(value),
             Does::Undo(undo) => {
-                let before = undo.values.get(undo.next).unwrap_or_default();
-                undo.next += 1;
+                let before = undo.before.values.get(undo.done.values);
+                let before = before.unwrap_or_else(|| panic!("{OTHER_PARTS}"));
+                undo.done.values += 1;
                 // What has not changed need not be decoded. What cannot be encoded has changed.
                 if !lend(|bytes| append(value, bytes).is_ok() && bytes == before) {
                     *value = whole(before).unwrap_or_else(|| {
@@ -304,21 +320,29 @@ impl All<'_> {
     /// When it has a value that cannot be encoded.
     pub fn measure(&mut self) -> Measured {
         let mut now = Measured::default();
-        self.measure_by(None, &mut now);
+        let _ = self.measure_by(None, &mut now);
         now
     }
 
-    /// The same after a command, by what it was before; `now` is measured anew, in the room that it has.
-    pub fn measure_after(&mut self, before: &Measured, now: &mut Measured) {
+    /// The same after a command, by what it was before; `now` is measured anew, in the room that it has. How many segments the maps have: that
+    /// may be another number when the next command is undone.
+    ///
+    /// # Panics
+    /// When it does not have the parts that it had before.
+    pub fn measure_after(&mut self, before: &Measured, now: &mut Measured) -> usize {
         now.clear();
-        self.measure_by(Some(before), now);
+        let segments = self.measure_by(Some(before), now);
+        assert!(now.parts == before.parts, "{OTHER_PARTS}");
+        segments
     }
 
-    fn measure_by(&mut self, before: Option<&Measured>, now: &mut Measured) {
-        self.each(Does::Measure(Measuring { now, before }));
+    fn measure_by(&mut self, before: Option<&Measured>, now: &mut Measured) -> usize {
+        let mut segments = 0;
+        self.each(Does::Measure(Measuring { now, segments: &mut segments, before }));
         if now.value_bytes() > 16 * PART_BYTES {
             now.misfit.get_or_insert(Misfit::TooLarge);
         }
+        segments
     }
 
     /// The command is not going to be undone.
@@ -342,12 +366,16 @@ impl All<'_> {
     }
 
     /// All is as it was when the command began, by what was measured before that.
+    ///
+    /// # Panics
+    /// When it does not have the parts that it had then.
     pub fn undo(&mut self, before: &Measured) {
         let mut found = Found::default();
         self.each(Does::TakeBack(&mut found));
         found.take_dropped();
-        let values = &before.values;
-        self.each(Does::Undo(Undo { found: &mut found, mark: 0, values, next: 0 }));
+        let mut done = Count::default();
+        self.each(Does::Undo(Undo { found: &mut found, before, done: &mut done }));
+        assert!(done == before.parts, "{OTHER_PARTS}");
     }
 
     pub fn freeze(&mut self) -> Frozen {

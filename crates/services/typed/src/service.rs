@@ -80,7 +80,8 @@ pub trait Service: Default + Send + 'static {
     }
 
     /// Names the parts of the state, all of them, in the same order each time: what is not named here is not undone, and lost when a replica takes
-    /// the state of another.
+    /// the state of another. How many there are is fixed for each version: a command after which there are more or fewer cannot be undone, and ends
+    /// in a panic. For what comes and goes there are entries of a map.
     fn parts(&mut self, parts: &mut Parts);
 }
 
@@ -267,13 +268,16 @@ impl<S: Service> Typed<S> {
     }
 
     /// How large the state is after the command, unless it is larger than it may be.
+    ///
+    /// # Panics
+    /// When the service has other parts than before the command.
     fn measure_next(&mut self) -> Result<(), Unfit> {
         let mut measured = take(&mut self.next);
-        self.all(|all| all.measure_after(&self.measured, &mut measured));
+        let segments = self.all(|all| all.measure_after(&self.measured, &mut measured));
         self.next = measured;
         let (before, measured) = (&self.measured, &self.next);
         let grows = measured.bytes > before.bytes;
-        let full = measured.bytes > self.limit.bytes || measured.segments >= self.limit.segments;
+        let full = measured.bytes > self.limit.bytes || segments >= self.limit.segments;
         match measured.misfit {
             Some(Misfit::TooLarge) => Err(Unfit::TooLarge),
             Some(Misfit::Unreadable) => Err(Unfit::Unreadable),

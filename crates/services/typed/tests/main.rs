@@ -2,4 +2,5 @@
 
 mod ledger;
 mod nested;
+mod parts;
 mod unencodable;
