@@ -4,6 +4,9 @@
 //! they take no bytes. Here what is nested deeper than so many levels is none, nor is a list of too many elements for its bytes. Both follow from the
 //! type and the bytes alone, so that all replicas answer alike.
 //!
+//! Nor do bytes bound memory: an empty text takes one, and in memory two dozen; an enum of a name alone one, and in memory as many as its largest
+//! variant. So what is more than a number is counted, for whoever bounds it ([`Count`]). Numbers are in memory at most sixteen times what they are here.
+//!
 //! [`Bounded`] stands around each part that a decoding is made of: `serde` has a trait for each. Only what contains something else is counted, and
 //! everything else passes through.
 
@@ -24,11 +27,49 @@ pub(crate) const ANSWER_LEVELS: usize = 2 * LEVELS;
 /// Most elements of lists and maps that take no bytes when they are encoded, in all of a command or a value that is stored.
 pub const EMPTY_ELEMENTS: usize = 1024;
 
+/// How many structs, tuples, enums, options, lists, maps, texts and byte strings there are in what is decoded.
+pub(crate) struct Count {
+    most: u64,
+    found: Cell<u64>,
+}
+
+impl Count {
+    /// It is decoded only if it has no more than so many.
+    pub fn up_to(most: u64) -> Count {
+        Count { most, found: Cell::new(0) }
+    }
+
+    /// How many there are, as far as it was decoded.
+    pub fn found(&self) -> u64 {
+        self.found.get()
+    }
+
+    /// Whether there are too many.
+    pub fn is_exceeded(&self) -> bool {
+        self.found() > self.most
+    }
+
+    /// There is one more.
+    fn one<E: Error>(&self) -> Result<(), E> {
+        self.found.set(self.found() + 1);
+        if self.is_exceeded() { Err(E::custom("it has too many parts")) } else { Ok(()) }
+    }
+}
+
 /// What these bytes are, all of them, if it has no more than so many levels.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], levels: usize) -> Option<T> {
+    decode_counted(bytes, levels, &Count::up_to(u64::MAX))
+}
+
+/// The same of what has no more parts than this counts to.
+pub(crate) fn decode_counted<T: DeserializeOwned>(
+    bytes: &[u8],
+    levels: usize,
+    count: &Count,
+) -> Option<T> {
     // What takes bytes has one of its own at least.
     let elements = Cell::new(bytes.len() + EMPTY_ELEMENTS);
-    let left = Left { levels, elements: &elements, is_list: false };
+    let left = Left { levels, elements: &elements, count, is_list: false };
     let mut postcard = postcard::Deserializer::from_bytes(bytes);
     let value = T::deserialize(Bounded { of: &mut postcard, left }).ok()?;
     postcard.finalize().ok()?.is_empty().then_some(value)
@@ -40,6 +81,7 @@ struct Left<'c> {
     levels: usize,
     // In all of the input.
     elements: &'c Cell<usize>,
+    count: &'c Count,
     // Whether the input says how many elements there are here; otherwise the type does.
     is_list: bool,
 }
@@ -47,6 +89,11 @@ struct Left<'c> {
 impl Left<'_> {
     /// Inside of something.
     fn inside<E: Error>(self) -> Result<Self, E> {
+        self.count.one()?;
+        self.deeper()
+    }
+
+    fn deeper<E: Error>(self) -> Result<Self, E> {
         let levels = self.levels.checked_sub(1);
         let levels = levels.ok_or_else(|| E::custom("it is nested too deep"))?;
         Ok(Left { levels, is_list: false, ..self })
@@ -90,14 +137,26 @@ macro_rules! leaves {
     )* };
 }
 
+/// The same of what has more in memory than a number has.
+macro_rules! counted_leaves {
+    ($($name:ident)*) => { $(
+        fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+            self.left.count.one()?;
+            self.of.$name(visitor)
+        }
+    )* };
+}
+
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     type Error = D::Error;
 
     leaves! {
         deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128 deserialize_u8
         deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char
-        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit deserialize_identifier
+        deserialize_unit deserialize_identifier
     }
+
+    counted_leaves! { deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf }
 
     // `postcard` refuses these: they ask it what comes next.
     leaves! { deserialize_any deserialize_ignored_any }
@@ -120,7 +179,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        let left = self.left.inside()?;
+        // In memory it is what it has within it.
+        let left = self.left.deeper()?;
         self.of.deserialize_newtype_struct(name, Bounded { of: visitor, left })
     }
 
@@ -519,5 +579,41 @@ mod tests {
         assert_eq!(decode(&postcard::to_stdvec(&lists).unwrap(), LEVELS), Some(lists));
         let empty: Vec<Vec<u8>> = vec![Vec::new(); 100_000];
         assert_eq!(decode(&postcard::to_stdvec(&empty).unwrap(), LEVELS), Some(empty));
+    }
+
+    /// What is encoded has so many parts, and is decoded up to just as many.
+    fn has_parts<T: Serialize + DeserializeOwned>(value: &T, parts: u64) {
+        let bytes = postcard::to_stdvec(value).unwrap();
+        let count = Count::up_to(parts);
+        assert!(decode_counted::<T>(&bytes, LEVELS, &count).is_some());
+        assert_eq!((count.found(), count.is_exceeded()), (parts, false));
+        if let Some(fewer) = parts.checked_sub(1) {
+            let count = Count::up_to(fewer);
+            assert!(decode_counted::<T>(&bytes, LEVELS, &count).is_none());
+            // No more than the first that is too many.
+            assert_eq!((count.found(), count.is_exceeded()), (parts, true));
+        }
+    }
+
+    #[test]
+    fn what_is_more_than_a_number_is_counted() {
+        has_parts(&7u64, 0);
+        has_parts(&(), 0);
+        has_parts(&Newtype(vec![]), 1);
+        has_parts(&vec![7u8; 1000], 1);
+        has_parts(&vec![u128::MAX; 1000], 1);
+        has_parts(&vec![String::new(); 1000], 1001);
+        has_parts(&vec![None::<u64>; 1000], 1001);
+        has_parts(&vec![Some(String::new()); 1000], 2001);
+        has_parts(&vec![Kind::Unit; 1000], 1001);
+        has_parts(&vec![(1u8, 2u8); 1000], 1001);
+        has_parts(&vec![Newtype(vec![]); 1000], 1001);
+        has_parts(
+            &[(1u8, "a".to_owned()), (2, String::new())].into_iter().collect::<BTreeMap<_, _>>(),
+            3,
+        );
+        has_parts(&Kind::Two(7, Some(Box::new(Kind::Unit))), 3);
+        // The struct, its numbers, its four lists and maps, its array of three, and what the newtype has in it.
+        has_parts(&Nested::default(), 1 + 1 + 4 + 4 + 1);
     }
 }

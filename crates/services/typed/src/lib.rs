@@ -25,4 +25,4 @@ pub use key::Key;
 pub use parts::{PART_BYTES, Parts};
 pub use service::{Context, ERROR_BYTES, QueryContext, Service, Typed, name_of};
 pub use sharded::Sharded;
-pub use wire::{EncodeError, encode_command, encode_query, is_refusal};
+pub use wire::{EncodeError, PART_COST, encode_command, encode_query, is_refusal};

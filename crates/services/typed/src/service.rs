@@ -317,7 +317,7 @@ impl<S: Service> Typed<S> {
     /// What these bytes ask for, a command or a query, whatever version it came with.
     #[must_use]
     pub fn asked(bytes: &[u8]) -> Option<Result<S::Command, S::Query>> {
-        match wire::decode::<S>(bytes, u16::MAX)? {
+        match wire::decode::<S>(bytes, u16::MAX, &Meter::without_limit()).ok()? {
             Asked::Command(command) => Some(Ok(command)),
             Asked::Query(query) => Some(Err(query)),
         }
@@ -350,14 +350,14 @@ impl<S: Service> Typed<S> {
 
 impl<S: Service> execution::Service for Typed<S> {
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
-        let done = match wire::decode::<S>(command, self.version) {
-            Some(Asked::Command(command)) => self.command(context, command),
+        let done = match wire::decode::<S>(command, self.version, &context.meter) {
+            Ok(Asked::Command(command)) => self.command(context, command),
             // A read that panics ends nothing, in order as without.
-            Some(Asked::Query(query)) => catch_unwind(AssertUnwindSafe(|| {
+            Ok(Asked::Query(query)) => catch_unwind(AssertUnwindSafe(|| {
                 self.answer(context.session.client, query, &context.meter)
             }))
             .unwrap_or(Err(Unfit::Panicked)),
-            None => Err(Unfit::Malformed),
+            Err(unfit) => Err(unfit),
         };
         done.map_err(|unfit| Failure::Refused(unfit.to_string()))
     }
@@ -367,13 +367,15 @@ impl<S: Service> execution::Service for Typed<S> {
         context: &execution::QueryContext<'_>,
         command: &[u8],
     ) -> Option<Result<Bytes, String>> {
-        match wire::decode::<S>(command, self.version) {
-            Some(Asked::Query(query)) => {
-                let answer = self.answer(context.client, query, context.meter);
-                Some(answer.map_err(|unfit| unfit.to_string()))
-            }
-            Some(Asked::Command(_)) | None => None,
+        if !wire::is_query(command) {
+            return None;
         }
+        let answer = match wire::decode::<S>(command, self.version, context.meter) {
+            Ok(Asked::Query(query)) => self.answer(context.client, query, context.meter),
+            Err(unfit @ Unfit::Costs(_)) => Err(unfit),
+            Ok(Asked::Command(_)) | Err(_) => return None,
+        };
+        Some(answer.map_err(|unfit| unfit.to_string()))
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {

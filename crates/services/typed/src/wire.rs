@@ -1,10 +1,18 @@
 //! What goes between clients and replicas, as `postcard` encodes it behind one byte that says what it is.
-//! What is decoded is bounded ([`crate::bounded`]), and what a client encodes is decoded before it is sent: what replicas would refuse stays with it.
+//! What is decoded is bounded ([`crate::bounded`]), and what a client encodes is decoded before it is sent: what replicas could not read stays with it.
+//!
+//! What a command or a query is made of is charged to it ([`PART_COST`]): its bytes do not bound how much memory it takes. What is stored is bounded by its
+//! bytes alone, since it has to stay readable whatever a command has left, and came in commands that were charged; so are answers, which clients read,
+//! and which may be as large as many values together.
 
-use crate::bounded::{ANSWER_LEVELS, EMPTY_ELEMENTS, LEVELS, decode as within};
+use crate::bounded::{
+    ANSWER_LEVELS, Count, EMPTY_ELEMENTS, LEVELS, decode as within, decode_counted,
+};
 use crate::scratch::lend;
 use crate::service::{ERROR_BYTES, REPLY_BYTES, Service, Unfit};
 use bytes::Bytes;
+use perdura_execution::{Meter, TooCostly};
+use perdura_protocol::limits::COMMAND_COST;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -112,23 +120,51 @@ pub(crate) fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     within(bytes, LEVELS)
 }
 
-/// None too where it came with a later version than this one.
-pub(crate) fn decode<S: Service>(bytes: &[u8], version: u16) -> Option<Asked<S>> {
-    let (kind, rest) = bytes.split_first()?;
+/// What each struct, tuple, enum, option, list, map, text and byte string in a command or a query costs it, in bytes that are read of the state.
+pub const PART_COST: u64 = 64;
+
+/// Whether these bytes are to be a query.
+pub(crate) fn is_query(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&QUERY)
+}
+
+/// What these bytes ask for, whose parts are charged.
+///
+/// # Errors
+/// When they are none, also where it came with a later version than this one; when it is more than the meter leaves, or [`COMMAND_COST`] where
+/// that has no bound.
+pub(crate) fn decode<S: Service>(
+    bytes: &[u8],
+    version: u16,
+    meter: &Meter,
+) -> Result<Asked<S>, Unfit> {
+    let (kind, rest) = bytes.split_first().ok_or(Unfit::Malformed)?;
     let (asked, since) = match *kind {
         COMMAND => {
-            let command = whole(rest)?;
+            let command = charged(rest, meter)?;
             let since = S::since(&command);
             (Asked::Command(command), since)
         }
         QUERY => {
-            let query = whole(rest)?;
+            let query = charged(rest, meter)?;
             let since = S::query_since(&query);
             (Asked::Query(query), since)
         }
-        _ => return None,
+        _ => return Err(Unfit::Malformed),
     };
-    (since <= version).then_some(asked)
+    if since <= version { Ok(asked) } else { Err(Unfit::Malformed) }
+}
+
+fn charged<T: DeserializeOwned>(bytes: &[u8], meter: &Meter) -> Result<T, Unfit> {
+    let count = Count::up_to(meter.left().min(COMMAND_COST) / PART_COST);
+    let decoded = decode_counted(bytes, LEVELS, &count);
+    // No more than one beyond what is left.
+    meter.charge(usize::try_from(count.found() * PART_COST).unwrap_or(usize::MAX))?;
+    match decoded {
+        Some(decoded) => Ok(decoded),
+        None if count.is_exceeded() => Err(TooCostly.into()),
+        None => Err(Unfit::Malformed),
+    }
 }
 
 pub(crate) fn reply(reply: &impl Serialize) -> Result<Bytes, Unfit> {
