@@ -26,7 +26,7 @@
 //! | | |
 //! |---|---|
 //! | [`Store`], [`StoreError`] | reads and writes it |
-//! | [`Transaction`], [`Conflicts`] | what a closure reads and writes that happens together, and who was in its way |
+//! | [`Transaction`] | what a closure reads and writes that happens together |
 //! | [`Scan`] | entries in the order of their keys |
 //!
 //! Of both clients: [`Options`] say how long a call may take, [`OpenError`] why there is none, [`CallFailure`], [`Refusal`] and [`Indeterminacy`] why a call has no
@@ -57,7 +57,7 @@ pub use perdura_transactions::TransactionError;
 pub use perdura_typed::{CallError, ClientKey, Context, EMPTY_ELEMENTS, ERROR_BYTES, EncodeError};
 pub use perdura_typed::{Key, LEVELS, PART_BYTES, Parts, QueryContext, Service, Sharded};
 pub use replica::{Replica, Running, Shutdown};
-pub use store::{Conflicts, Scan, Store, StoreError, Transaction};
+pub use store::{Scan, Store, StoreError, Transaction};
 
 #[cfg(test)]
 mod tests {

@@ -28,8 +28,13 @@ pub enum StoreError<E = Infallible> {
     #[error("{0}")]
     Stopped(E),
     /// Others changed what a transaction read each time that it was tried, until the deadline. Nothing was written.
-    #[error(transparent)]
-    Conflicts(#[from] Conflicts),
+    #[error(
+        "others changed what it read, each of {tries} times until the deadline; nothing was written"
+    )]
+    Conflicts {
+        /// How often it was tried.
+        tries: u32,
+    },
     /// What a transaction wanted to read was not read. Nothing was written.
     #[error("reading failed, so nothing was written: {0}")]
     Read(TransactionError),
@@ -38,22 +43,12 @@ pub enum StoreError<E = Infallible> {
     Store(#[from] TransactionError),
 }
 
-/// Others changed what a transaction read each time that it was tried.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "others changed what it read, each of {tries} times until the deadline; nothing was written"
-)]
-pub struct Conflicts {
-    /// How often it was tried.
-    pub tries: u32,
-}
-
 impl<E> StoreError<E> {
     /// Whether it is certain that nothing was written, and that nothing will be.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         match self {
-            StoreError::Stopped(_) | StoreError::Conflicts(_) | StoreError::Read(_) => true,
+            StoreError::Stopped(_) | StoreError::Conflicts { .. } | StoreError::Read(_) => true,
             StoreError::Store(error) => error.is_refusal(),
         }
     }
@@ -212,7 +207,7 @@ impl Tries<'_> {
         // Who was faster goes on; the pause grows, and is another one for each.
         let pause = Duration::from_millis(1 << self.tries.min(6)).mul_f64(chance());
         if Instant::now() + pause >= self.deadline {
-            return Some(Err(Conflicts { tries: self.tries }.into()));
+            return Some(Err(StoreError::Conflicts { tries: self.tries }));
         }
         tokio::time::sleep(pause).await;
         None
@@ -240,7 +235,7 @@ impl Transaction {
     /// A key's value: what this transaction wrote, or else what is there.
     ///
     /// # Errors
-    /// [`StoreError::Store`].
+    /// [`StoreError::Read`].
     pub async fn get<E>(&mut self, key: impl Into<Bytes>) -> Result<Option<Bytes>, StoreError<E>> {
         let key = key.into();
         if let Some(known) = self.written.get(&key).or_else(|| self.read.get(&key)) {
