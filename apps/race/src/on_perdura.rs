@@ -11,7 +11,7 @@ use perdura_buzzer::network::{Name, Network, Perdura, PostId, Settings};
 use perdura_cluster::client::Options;
 use perdura_cluster::connect::{self, connect_store};
 use perdura_cluster::transactions::Counters as Tries;
-use perdura_cluster::transactions::{Ended, Range, StoreClient};
+use perdura_cluster::transactions::{Range, StoreClient};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl OnPerdura {
             }
             parts.push(async move {
                 let ended = write.run(&options).await.context("filling the store")?;
-                ensure!(!matches!(ended, Ended::Failed { .. }), "the store refused what fills it");
+                ensure!(ended.failed().is_none(), "the store refused what fills it");
                 Ok(())
             });
         }

@@ -13,10 +13,8 @@ use clap::{Args, Subcommand};
 use perdura_client::Options;
 use perdura_protocol::PartitionId;
 use perdura_protocol::text::Printable;
-use perdura_store::{
-    OperationResult, StoreCommand, StoreReply, TransactionResult, behind, beyond_prefix,
-};
-use perdura_transactions::{Page, Range, StoreClient, TransactionError};
+use perdura_store::{OperationResult, StoreCommand, behind, beyond_prefix};
+use perdura_transactions::{Outcome, Page, Range, StoreClient, TransactionError};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
@@ -279,26 +277,21 @@ fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
     let key = how.cluster.key_of(&groups)?;
     how.partition.map_or(Ok(()), |partition| check(partition, &groups))?;
     let options = Options { timeout: how.timeout, reply_quorum: None };
-    let reply = runtime()?.block_on(async {
+    let outcome = runtime()?.block_on(async {
         let client = connect_store(&groups, &key)?;
-        let reply = async {
+        let outcome = async {
             match how.partition.map(PartitionId) {
                 Some(partition) => scan_in(&client, partition, &parsed.command, &options).await,
                 None => call(&client, &parsed.command, fast, &options).await,
             }
         };
-        let reply = withdrawn_by_signals(&client.clients(), reply).await?;
+        let outcome = withdrawn_by_signals(&client.clients(), outcome).await?;
         client.close().await;
-        anyhow::Ok(reply)
+        anyhow::Ok(outcome)
     })?;
-    match (reply, parsed.result_gone()) {
-        (Ok(reply), _) => print(parsed, reply, how).context(UNTOLD),
-        (Err(TransactionError::ResultsGone), Some(result)) => {
-            say!("{result}");
-            tell!("perdura: it happened; what it found can no longer be had");
-            Ok(ExitCode::SUCCESS)
-        }
-        (Err(error), _) => Ok(unanswered(&error, error.is_refusal(), how.json)),
+    match outcome {
+        Ok(outcome) => print(parsed, &outcome, how).context(UNTOLD),
+        Err(error) => Ok(unanswered(&error, error.is_refusal(), how.json)),
     }
 }
 
@@ -308,15 +301,14 @@ async fn scan_in(
     partition: PartitionId,
     scan: &StoreCommand,
     options: &Options,
-) -> Result<StoreReply, TransactionError> {
+) -> Result<Outcome, TransactionError> {
     let StoreCommand::Transaction(transaction) = scan else {
         return Err(TransactionError::Nonsense);
     };
     let range = transaction.operations.first().and_then(Range::of);
     let range = range.ok_or(TransactionError::Nonsense)?;
     let Page { entries, more } = client.read_range_in(partition, range, options).await?;
-    let results = vec![OperationResult::Entries { entries, more }];
-    Ok(StoreReply::Transaction(TransactionResult { committed: true, failed: None, results }))
+    Ok(Outcome::Committed(vec![OperationResult::Entries { entries, more }].into()))
 }
 
 /// The outcome of a command whose result nobody gets to see.
@@ -328,44 +320,48 @@ pub async fn call(
     command: &StoreCommand,
     fast: bool,
     options: &Options,
-) -> Result<StoreReply, TransactionError> {
+) -> Result<Outcome, TransactionError> {
     client.call(command, fast, options).await
 }
 
-fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
-    let success = match &reply {
-        StoreReply::Value(value) => value.is_some(),
-        StoreReply::Transaction(result) => result.committed,
-        StoreReply::Put | StoreReply::Deleted { .. } => true,
+/// What a get found.
+fn value_of<'a>(parsed: &Parsed, outcome: &'a Outcome) -> Option<&'a Option<Bytes>> {
+    let (StoreCommand::Get { .. }, Outcome::Committed(results)) = (&parsed.command, outcome) else {
+        return None;
     };
-    let code = carried_out(success);
-    let mut out = std::io::stdout().lock();
-    let plain_value = match &reply {
-        StoreReply::Value(value) if !how.json => Some(value.clone()),
+    match results.all() {
+        [OperationResult::Value(value)] => Some(value),
         _ => None,
-    };
-    if let Some(value) = plain_value {
+    }
+}
+
+fn print(parsed: &Parsed, outcome: &Outcome, how: &How) -> Result<ExitCode> {
+    let value = value_of(parsed, outcome);
+    let code = carried_out(value.map_or(outcome.failed().is_none(), Option::is_some));
+    let mut out = std::io::stdout().lock();
+    if let Some(value) = value.filter(|_| !how.json) {
         match value {
-            Some(value) if how.base64 => writeln!(out, "{}", to_base64(&value))?,
+            Some(value) if how.base64 => writeln!(out, "{}", to_base64(value))?,
             Some(value) if how.raw => {
-                out.write_all(&value)?;
+                out.write_all(value)?;
                 out.flush()?;
             }
             // Whoever wrote it may have meant the terminal.
             Some(value) if out.is_terminal() => {
-                writeln!(out, "{}", Printable(&String::from_utf8_lossy(&value)))?;
+                writeln!(out, "{}", Printable(&String::from_utf8_lossy(value)))?;
             }
             Some(value) => {
-                out.write_all(&value)?;
+                out.write_all(value)?;
                 out.write_all(b"\n")?;
             }
             None => tell!("perdura: there is no such key"),
         }
         return Ok(code);
     }
-    let result = parsed.result(reply).ok_or(TransactionError::Nonsense)?;
+    let result = parsed.result(outcome).ok_or(TransactionError::Nonsense)?;
+    let is_gone = *outcome == Outcome::ResultsGone;
     match (&result["entries"], &result["deleted"], &result["committed"]) {
-        _ if how.json => writeln!(out, "{result}")?,
+        _ if how.json || is_gone => writeln!(out, "{result}")?,
         (Value::Array(entries), _, _) => {
             for entry in entries {
                 let (key, value) = (shown(&entry["key"], how), shown(&entry["value"], how));
@@ -395,6 +391,9 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
             }
         }
         _ => writeln!(out, "ok")?,
+    }
+    if is_gone {
+        tell!("perdura: it happened; what it found can no longer be had");
     }
     Ok(code)
 }

@@ -78,11 +78,9 @@ impl batch::Operation for Parsed {
 
     async fn carry_out(self, client: &StoreClient, options: &Options) -> Result<Value, Failed> {
         // Reads need no order, and their replies no place among those that replicas keep.
-        let reply = call(client, &self.command, true, options).await;
-        if let (Err(TransactionError::ResultsGone), Some(result)) = (&reply, self.result_gone()) {
-            return Ok(result);
-        }
-        let result = reply.and_then(|reply| self.result(reply).ok_or(TransactionError::Nonsense));
+        let outcome = call(client, &self.command, true, options).await;
+        let result =
+            outcome.and_then(|outcome| self.result(&outcome).ok_or(TransactionError::Nonsense));
         result.map_err(|error| Failed { refused: error.is_refusal(), text: error.to_string() })
     }
 

@@ -6,9 +6,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use perdura_store::{
-    Operation, OperationResult, StoreCommand, StoreReply, Transaction, TransactionResult,
-};
+use perdura_store::{Operation, OperationResult, StoreCommand, Transaction};
+use perdura_transactions::Outcome;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
@@ -187,10 +186,10 @@ impl Step {
     }
 }
 
-/// What a line asks for, and so how its reply reads.
+/// What a line asks for, and so how its outcome reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// One key or a transaction: the reply says which.
+    /// One key or a transaction: the command says which.
     Plain,
     /// A transaction of one range read.
     Scan,
@@ -198,12 +197,12 @@ pub enum Kind {
     Cas,
 }
 
-/// A command, and how to read its reply.
+/// A command, and how to read its outcome.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parsed {
     /// Within the store's limits.
     pub command: StoreCommand,
-    /// How its reply reads.
+    /// How its outcome reads.
     pub kind: Kind,
 }
 
@@ -265,39 +264,30 @@ impl Parsed {
         Ok(parsed)
     }
 
-    /// The result in `reply`, as in the answer's `result`; `None` if it fits no such command.
-    pub fn result(&self, reply: StoreReply) -> Option<Value> {
-        match (self.kind, reply) {
-            (Kind::Plain, StoreReply::Put) => Some(json!({})),
-            (Kind::Plain, StoreReply::Value(value)) => {
-                Some(json!({"value": maybe(value.as_ref())}))
-            }
-            (Kind::Plain, StoreReply::Deleted { existed }) => Some(json!({"deleted": existed})),
-            (_, StoreReply::Transaction(result)) => self.transaction_result(result),
-            _ => None,
-        }
-    }
-
-    /// The result where it happened, and what it found was told to nobody who is left; `None` where it was done for what it finds.
-    pub fn result_gone(&self) -> Option<Value> {
-        match self.kind {
-            Kind::Scan => None,
-            Kind::Cas => Some(json!({"committed": true})),
-            Kind::Plain => Some(json!({"committed": true, "results": null})),
-        }
-    }
-
-    fn transaction_result(&self, mut result: TransactionResult) -> Option<Value> {
-        match (self.kind, result.committed) {
-            (Kind::Scan, true) => result.results.pop().as_ref().map(operation_result),
-            (Kind::Scan, false) => None,
-            (Kind::Cas, committed) => Some(json!({"committed": committed})),
-            (Kind::Plain, true) => {
-                let results: Vec<Value> = result.results.iter().map(operation_result).collect();
+    /// The result of `outcome`, as in the answer's `result`; `None` if it is no outcome of such a command, or what this was done for is not known any
+    /// more.
+    pub fn result(&self, outcome: &Outcome) -> Option<Value> {
+        let is_one = matches!(self.kind, Kind::Scan) || !self.is_transaction();
+        match (self.kind, outcome) {
+            (_, Outcome::Committed(results)) if is_one => match results.all() {
+                [result] => Some(operation_result(result)),
+                _ => None,
+            },
+            _ if is_one => None,
+            (Kind::Cas, outcome) => Some(json!({"committed": outcome.failed().is_none()})),
+            (_, Outcome::Committed(results)) => {
+                let results: Vec<Value> = results.all().iter().map(operation_result).collect();
                 Some(json!({"committed": true, "results": results}))
             }
-            (Kind::Plain, false) => Some(json!({"committed": false, "failed": result.failed})),
+            (_, Outcome::ResultsGone) => Some(json!({"committed": true, "results": null})),
+            (_, Outcome::Failed { operation }) => {
+                Some(json!({"committed": false, "failed": operation}))
+            }
         }
+    }
+
+    fn is_transaction(&self) -> bool {
+        matches!(self.command, StoreCommand::Transaction(_))
     }
 }
 
@@ -390,28 +380,29 @@ mod tests {
     #[test]
     fn results_read_as_promised() {
         let get = parse(r#"{"op":"get","key":"a"}"#).unwrap();
-        let value = StoreReply::Value(Some(Bytes::from_static(&[255])));
-        assert_eq!(get.result(value), Some(json!({"value": {"b64": "/w=="}})));
-        assert_eq!(get.result(StoreReply::Value(None)), Some(json!({"value": null})));
-        let cas = parse(r#"{"op":"cas","key":"a","expect":null,"value":"b"}"#).unwrap();
-        let failed = || TransactionResult { committed: false, failed: Some(0), results: vec![] };
+        let committed = |result| Outcome::Committed(vec![result].into());
+        let value = |value| committed(OperationResult::Value(value));
         assert_eq!(
-            cas.result(StoreReply::Transaction(failed())),
-            Some(json!({"committed": false}))
+            get.result(&value(Some(Bytes::from_static(&[255])))),
+            Some(json!({"value": {"b64": "/w=="}}))
         );
+        assert_eq!(get.result(&value(None)), Some(json!({"value": null})));
+        let cas = parse(r#"{"op":"cas","key":"a","expect":null,"value":"b"}"#).unwrap();
+        let failed = Outcome::Failed { operation: 0 };
+        assert_eq!(cas.result(&failed), Some(json!({"committed": false})));
+        assert_eq!(cas.result(&Outcome::ResultsGone), Some(json!({"committed": true})));
         let txn = parse(r#"{"op":"txn","ops":[]}"#).unwrap();
+        assert_eq!(txn.result(&failed), Some(json!({"committed": false, "failed": 0})));
         assert_eq!(
-            txn.result(StoreReply::Transaction(failed())),
-            Some(json!({"committed": false, "failed": 0}))
+            txn.result(&Outcome::ResultsGone),
+            Some(json!({"committed": true, "results": null}))
         );
         let scan = parse(r#"{"op":"scan"}"#).unwrap();
         let entries = [(bytes("a"), bytes("b"))].into_iter().collect();
-        let results = vec![OperationResult::Entries { entries, more: true }];
-        let found = TransactionResult { committed: true, failed: None, results };
         assert_eq!(
-            scan.result(StoreReply::Transaction(found)),
+            scan.result(&committed(OperationResult::Entries { entries, more: true })),
             Some(json!({"entries": [{"key": "a", "value": "b"}], "more": true}))
         );
-        assert_eq!(scan.result(StoreReply::Put), None);
+        assert_eq!([scan.result(&failed), scan.result(&Outcome::ResultsGone)], [None, None]);
     }
 }

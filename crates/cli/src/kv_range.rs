@@ -13,8 +13,8 @@ use bytes::Bytes;
 use clap::Args;
 use perdura_client::Options;
 use perdura_protocol::PartitionId;
-use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction, limits};
-use perdura_transactions::{self as library, StoreClient, TransactionError};
+use perdura_store::{Operation, OperationResult, StoreCommand, Transaction, limits};
+use perdura_transactions::{self as library, Outcome, StoreClient, TransactionError};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -221,10 +221,10 @@ async fn remove(client: &StoreClient, keys: &[Bytes], options: &Options) -> Resu
     let existed =
         |result: &&OperationResult| matches!(result, OperationResult::Deleted { existed: true });
     match call(client, &command, false, options).await {
-        Ok(StoreReply::Transaction(result)) => Ok(result.results.iter().filter(existed).count()),
-        Ok(_) => bail!(TransactionError::Nonsense),
+        Ok(Outcome::Committed(results)) => Ok(results.all().iter().filter(existed).count()),
         // They were there a moment ago.
-        Err(TransactionError::ResultsGone) => Ok(keys.len()),
+        Ok(Outcome::ResultsGone) => Ok(keys.len()),
+        Ok(Outcome::Failed { .. }) => bail!(TransactionError::Nonsense),
         Err(error) => bail!(error),
     }
 }

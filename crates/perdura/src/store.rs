@@ -6,7 +6,7 @@ use futures_util::stream::{self, Stream};
 use perdura_client::Options;
 use perdura_cluster::config::CLIENT_FILE;
 use perdura_cluster::connect::{self, connect_store};
-use perdura_transactions::{Ended, Range, StoreClient, TransactionError, Walk};
+use perdura_transactions::{Range, StoreClient, TransactionError, Walk};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
@@ -281,10 +281,7 @@ impl Transaction {
                 None => drop(transaction.delete(key)),
             }
         }
-        Ok(match transaction.run(&options).await? {
-            Ended::Committed(_) | Ended::ResultsGone => true,
-            Ended::Failed { .. } => false,
-        })
+        Ok(transaction.run(&options).await?.failed().is_none())
     }
 }
 

@@ -15,8 +15,8 @@ use perdura_cluster::config::keys::random;
 use perdura_cluster::config::{Cluster, KeyFile};
 use perdura_protocol::ids::{from_hex, to_hex};
 use perdura_recipes::Error;
-use perdura_store::{StoreCommand, StoreReply};
-use perdura_transactions::StoreClient;
+use perdura_store::{OperationResult, StoreCommand};
+use perdura_transactions::{Outcome, StoreClient};
 use perdura_tuples::{
     Entry, Field, Operation, SpaceOptions, Template, Tuple, TupleCommand, TupleReply,
 };
@@ -171,7 +171,8 @@ impl<'a> Probe<'a> {
         let delete = StoreCommand::Delete { key };
         call(&client, &delete, false, &self.options).await.context("removing a key")?;
         client.close().await;
-        ensure!(read == StoreReply::Value(Some(value)), "read another value than was written");
+        let written = Outcome::Committed(vec![OperationResult::Value(Some(value))].into());
+        ensure!(read == written, "read another value than was written");
         Ok(())
     }
 

@@ -212,10 +212,7 @@ impl<G: Groups> Transactions<G> {
     pub(crate) async fn local(&self, part: &Part, fast: bool, deadline_ms: u64) -> Attempt {
         let mode = if fast { Mode::Fast } else { Mode::Ordered };
         match self.ask_for_part(part, mode, deadline_ms).await {
-            Ok(Given::Result(result, _)) => Attempt::Done(match result.failed {
-                Some(operation) => Outcome::Failed { operation: operation as usize },
-                None => Outcome::Committed { results: Some(result.results) },
-            }),
+            Ok(Given::Result(result, _)) => Attempt::Done(result.into()),
             Ok(Given::Blocked(blocker)) => {
                 // What is not ordered leaves no marks.
                 let at = if fast { Vec::new() } else { vec![part.partition] };
@@ -498,8 +495,9 @@ impl<G: Groups> Transactions<G> {
             });
             let results: Option<Vec<_>> = results.collect();
             return match results.map(|results| split.join(results)) {
+                None => Attempt::Done(Outcome::ResultsGone),
+                Some(Some(results)) => Attempt::Done(Outcome::Committed(results.into())),
                 Some(None) => Attempt::Error(TransactionError::Nonsense),
-                joined => Attempt::Done(Outcome::Committed { results: joined.flatten() }),
             };
         }
         if let Some(operation) = lowest_failure(split, &heard) {

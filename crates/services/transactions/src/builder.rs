@@ -1,91 +1,11 @@
-//! Transactions as programs write them, and what they read.
+//! Transactions as programs write them.
 
-use crate::{Groups, Outcome, Split, StoreClient, TransactionError};
+use crate::{Asked, Groups, Outcome, Page, Split, StoreClient, TransactionError};
 use bytes::Bytes;
 use perdura_client::Options;
 use perdura_protocol::PartitionId;
-use perdura_store::{
-    Entries, Operation, OperationResult, StoreCommand, StoreReply, Transaction, behind,
-    beyond_prefix, limits,
-};
+use perdura_store::{Operation, StoreCommand, Transaction, behind, beyond_prefix, limits};
 use std::collections::BTreeSet;
-use std::marker::PhantomData;
-
-/// Where among the results of a [`Builder`] what an operation found is. Of that builder only.
-#[derive(Debug)]
-pub struct Asked<T> {
-    index: usize,
-    found: PhantomData<fn() -> T>,
-}
-
-impl<T> Clone for Asked<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Asked<T> {}
-
-/// What an operation of a transaction found.
-pub trait Found: Sized {
-    /// From its result; none if that is another operation's.
-    fn of(result: &OperationResult) -> Option<Self>;
-}
-
-/// Of a read: the value, if the key was there.
-impl Found for Option<Bytes> {
-    fn of(result: &OperationResult) -> Option<Self> {
-        match result {
-            OperationResult::Value(value) => Some(value.clone()),
-            _ => None,
-        }
-    }
-}
-
-/// Of a delete: whether the key was there.
-impl Found for bool {
-    fn of(result: &OperationResult) -> Option<Self> {
-        match result {
-            OperationResult::Deleted { existed } => Some(*existed),
-            _ => None,
-        }
-    }
-}
-
-/// What a range read found.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Page {
-    /// Keys and values, in the order asked for.
-    pub entries: Entries,
-    /// Whether the range has more than these: the limit was reached, or that on the bytes of a reply.
-    pub more: bool,
-}
-
-impl Found for Page {
-    fn of(result: &OperationResult) -> Option<Self> {
-        match result {
-            OperationResult::Entries { entries, more } => {
-                Some(Page { entries: entries.clone(), more: *more })
-            }
-            _ => None,
-        }
-    }
-}
-
-impl Page {
-    /// What came of a transaction that reads a range and nothing else.
-    pub(crate) fn found(outcome: Outcome) -> Result<Page, TransactionError> {
-        match outcome {
-            Outcome::Committed { results: Some(results) } => match &results[..] {
-                [page] => Page::of(page).ok_or(TransactionError::Nonsense),
-                _ => Err(TransactionError::Nonsense),
-            },
-            // It wrote nothing.
-            Outcome::Committed { results: None } => Err(TransactionError::ResultsGone),
-            Outcome::Failed { .. } => Err(TransactionError::Nonsense),
-        }
-    }
-}
 
 /// Keys that are read together, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -160,50 +80,6 @@ impl Range {
     }
 }
 
-/// What became of a transaction of a [`Builder`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ended {
-    /// All of it happened.
-    Committed(Results),
-    /// All of it happened; what it read was told to nobody who is left.
-    ResultsGone,
-    /// Nothing happened, for this operation, perhaps not the only one: a comparison did not hold, a key was there that was to be inserted, or was not that was to be updated.
-    Failed {
-        /// Its index, from 0, in the order in which operations were added.
-        operation: usize,
-    },
-}
-
-impl Ended {
-    /// Whether it happened.
-    #[must_use]
-    pub fn is_committed(&self) -> bool {
-        !matches!(self, Ended::Failed { .. })
-    }
-}
-
-/// The results of a committed transaction.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Results(Vec<OperationResult>);
-
-impl Results {
-    /// What an operation found.
-    ///
-    /// # Panics
-    /// When it was asked of another builder, and this one has no such result.
-    #[must_use]
-    pub fn get<T: Found>(&self, asked: Asked<T>) -> T {
-        let found = self.0.get(asked.index).and_then(T::of);
-        found.expect("an operation of this transaction")
-    }
-
-    /// Of all operations, in the order in which they were added.
-    #[must_use]
-    pub fn all(&self) -> &[OperationResult] {
-        &self.0
-    }
-}
-
 /// A transaction over any of a store's partitions: operations that happen together or not at all. Comparisons are evaluated first, on the state
 /// before it; the others in their order, each seeing what those before it did. Limits are [`perdura_store::limits`].
 #[derive(Clone, Debug)]
@@ -217,7 +93,7 @@ impl Builder {
     fn add<T>(&mut self, operation: Operation) -> Asked<T> {
         let index = self.transaction.operations.len();
         self.transaction.operations.push(operation);
-        Asked { index, found: PhantomData }
+        Asked::at(index)
     }
 
     /// Fails the transaction unless the key has this value.
@@ -282,12 +158,8 @@ impl Builder {
     ///
     /// # Errors
     /// As [`crate::Transactions::transact`].
-    pub async fn run(self, options: &Options) -> Result<Ended, TransactionError> {
-        Ok(match self.client.transact(self.transaction, options).await? {
-            Outcome::Committed { results: Some(results) } => Ended::Committed(Results(results)),
-            Outcome::Committed { results: None } => Ended::ResultsGone,
-            Outcome::Failed { operation } => Ended::Failed { operation },
-        })
+    pub async fn run(self, options: &Options) -> Result<Outcome, TransactionError> {
+        self.client.transact(self.transaction, options).await
     }
 }
 
@@ -306,10 +178,7 @@ impl StoreClient {
         key: impl Into<Bytes>,
         options: &Options,
     ) -> Result<Option<Bytes>, TransactionError> {
-        match self.call(&StoreCommand::Get { key: key.into() }, true, options).await? {
-            StoreReply::Value(value) => Ok(value),
-            _ => Err(TransactionError::Nonsense),
-        }
+        self.call(&StoreCommand::Get { key: key.into() }, true, options).await?.found_alone()
     }
 
     /// Writes a key, whether it is there or not.
@@ -323,10 +192,7 @@ impl StoreClient {
         options: &Options,
     ) -> Result<(), TransactionError> {
         let put = StoreCommand::Put { key: key.into(), value: value.into() };
-        match self.call(&put, false, options).await? {
-            StoreReply::Put => Ok(()),
-            _ => Err(TransactionError::Nonsense),
-        }
+        self.call(&put, false, options).await?.found_alone()
     }
 
     /// Removes a key, whether it is there or not; whether it was.
@@ -338,10 +204,7 @@ impl StoreClient {
         key: impl Into<Bytes>,
         options: &Options,
     ) -> Result<bool, TransactionError> {
-        match self.call(&StoreCommand::Delete { key: key.into() }, false, options).await? {
-            StoreReply::Deleted { existed } => Ok(existed),
-            _ => Err(TransactionError::Nonsense),
-        }
+        self.call(&StoreCommand::Delete { key: key.into() }, false, options).await?.found_alone()
     }
 
     /// A page of a range, over all partitions.
@@ -354,7 +217,7 @@ impl StoreClient {
         options: &Options,
     ) -> Result<Page, TransactionError> {
         let transaction = Transaction { operations: vec![range.operation()] };
-        Page::found(self.transact(transaction, options).await?)
+        self.transact(transaction, options).await?.found_alone()
     }
 
     /// A page of what one partition has of a range, as of one moment of it, in one round. A store without partitions is partition 0.

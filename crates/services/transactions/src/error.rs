@@ -132,21 +132,18 @@ pub enum TransactionError {
         /// Why.
         cause: Cause,
     },
-    /// It committed, and what it read is not kept any more.
-    #[error("it was carried out, and what it read is not kept any more")]
-    ResultsGone,
     /// A group gave an answer that fits no question.
     #[error("a group gave an answer that fits no question; do all run the same version?")]
     Nonsense,
 }
 
 impl TransactionError {
-    /// Whether it is certain that nothing happened, and that nothing will.
+    /// Whether it is certain that nothing happened, and that nothing will. Else nobody can tell.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         match self {
             TransactionError::Call(error) => error.is_refusal(),
-            TransactionError::ResultsGone | TransactionError::Nonsense => false,
+            TransactionError::Nonsense => false,
             TransactionError::Invalid(_)
             | TransactionError::Participants { .. }
             | TransactionError::NoPartition { .. }

@@ -22,6 +22,7 @@ mod fullness;
 mod groups;
 mod hot;
 mod live;
+mod outcome;
 mod rescue;
 mod resolver;
 mod snapshot;
@@ -32,10 +33,11 @@ mod tidy;
 mod waiting;
 mod walk;
 
-pub use builder::{Asked, Builder, Ended, Found, Page, Range, Results};
+pub use builder::{Builder, Range};
 pub use error::{Cause, Holder, TransactionError};
 pub use groups::{Answer, Groups};
 pub use live::{ConnectError, Live, StoreClient};
+pub use outcome::{Asked, Found, Outcome, Page, Results};
 pub use rescue::Rescue;
 pub use resolver::{Looked, Resolver, Turn};
 pub use split::{Part, Split};
@@ -47,7 +49,7 @@ use hot::{Hot, Touches, Turns};
 use perdura_client::Mode;
 use perdura_protocol::{Decode, Encode, PartitionId};
 use perdura_store::partition::{Blocker, PartitionReply, TransactionId, Wanted};
-use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
+use perdura_store::{StoreCommand, StoreReply, Transaction};
 use snapshot::Tried;
 use stay::Stays;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,21 +63,6 @@ const SNAPSHOTS: u32 = 3;
 
 /// Who seems to be unreachable is asked for so long, milliseconds.
 const LOOK_MS: u64 = 1_000;
-
-/// What became of a transaction that was carried out.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// All of it happened.
-    Committed {
-        /// The result of each operation, in their order; none where it is known that it committed and what it read is not known any more.
-        results: Option<Vec<OperationResult>>,
-    },
-    /// Nothing happened, for this operation: a comparison, an insert of a present key, a write of an absent one.
-    Failed {
-        /// Its index.
-        operation: usize,
-    },
-}
 
 /// What a client did; all counters only grow.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -195,7 +182,7 @@ impl<G: Groups> Transactions<G> {
         transaction.validate().map_err(TransactionError::Invalid)?;
         let touches = Arc::new(Touches::of(&transaction));
         let split = Split::within(partition, transaction);
-        Page::found(self.transact_split(&split, &touches, true, deadline_ms).await?)
+        self.transact_split(&split, &touches, true, deadline_ms).await?.found_alone()
     }
 
     async fn transact_split(
@@ -207,7 +194,7 @@ impl<G: Groups> Transactions<G> {
     ) -> Result<Outcome, TransactionError> {
         let mut waiter = self.waiter(split.parts.len() > 1, deadline_ms);
         let carried_out = self.carry_out(split, touches, fast, &mut waiter).await;
-        if matches!(carried_out, Ok(Outcome::Committed { .. })) {
+        if carried_out.as_ref().is_ok_and(|outcome| outcome.failed().is_none()) {
             waiter.note_answered();
         }
         carried_out
@@ -330,15 +317,14 @@ impl<G: Groups> Transactions<G> {
         command: &StoreCommand,
         fast: bool,
         deadline_ms: u64,
-    ) -> Result<StoreReply, TransactionError> {
+    ) -> Result<Outcome, TransactionError> {
         command.validate().map_err(TransactionError::Invalid)?;
         let key = match command {
             StoreCommand::Get { key }
             | StoreCommand::Put { key, .. }
             | StoreCommand::Delete { key } => key,
             StoreCommand::Transaction(transaction) => {
-                let outcome = self.transact(transaction.clone(), fast, deadline_ms).await?;
-                return Ok(StoreReply::Transaction(outcome.try_into()?));
+                return self.transact(transaction.clone(), fast, deadline_ms).await;
             }
         };
         let partition = self.groups().map().partition_of(key);
@@ -358,7 +344,7 @@ impl<G: Groups> Transactions<G> {
         (partition, touches): (PartitionId, &Touches),
         fast: bool,
         waiter: &mut Waiter<G>,
-    ) -> Result<StoreReply, TransactionError> {
+    ) -> Result<Outcome, TransactionError> {
         let deadline_ms = waiter.deadline_ms();
         let mut turns = Turns::default();
         loop {
@@ -374,8 +360,8 @@ impl<G: Groups> Transactions<G> {
             let took_ms = self.groups().now_ms().saturating_sub(begun_ms);
             let answer = called.map_err(|error| self.after_try(waiter, took_ms, error.into()))?;
             if !PartitionReply::is_one(&answer.reply) {
-                return StoreReply::from_bytes(answer.reply)
-                    .map_err(|_| TransactionError::Nonsense);
+                let reply = StoreReply::from_bytes(answer.reply);
+                return Outcome::of(command, reply.map_err(|_| TransactionError::Nonsense)?);
             }
             let Ok(PartitionReply::Blocked(blocker)) = PartitionReply::from_bytes(answer.reply)
             else {
@@ -407,24 +393,6 @@ impl<G: Groups> Transactions<G> {
             Either::Left((true, _)) | Either::Right((true, _)) => true,
             Either::Left((false, rescued)) => rescued.await,
             Either::Right((false, introduced)) => introduced.await,
-        }
-    }
-}
-
-impl TryFrom<Outcome> for perdura_store::TransactionResult {
-    type Error = TransactionError;
-
-    fn try_from(outcome: Outcome) -> Result<Self, TransactionError> {
-        match outcome {
-            Outcome::Committed { results: Some(results) } => {
-                Ok(perdura_store::TransactionResult { committed: true, failed: None, results })
-            }
-            Outcome::Committed { results: None } => Err(TransactionError::ResultsGone),
-            Outcome::Failed { operation } => Ok(perdura_store::TransactionResult {
-                committed: false,
-                failed: u32::try_from(operation).ok(),
-                results: Vec::new(),
-            }),
         }
     }
 }

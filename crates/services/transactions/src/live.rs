@@ -8,7 +8,7 @@ use perdura_client::{
 use perdura_protocol::attestation::Attestation;
 use perdura_protocol::{Decode, Encode, Map, PartitionId, PublicKey, SecretKey, Slot};
 use perdura_store::partition::{Certificate, PartitionReply};
-use perdura_store::{StoreCommand, StoreReply, Transaction, TransactionResult};
+use perdura_store::{StoreCommand, StoreReply, Transaction};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
@@ -222,7 +222,7 @@ impl StoreClient {
         command: &StoreCommand,
         fast: bool,
         options: &Options,
-    ) -> Result<StoreReply, TransactionError> {
+    ) -> Result<Outcome, TransactionError> {
         match self {
             StoreClient::Whole(client) => call_whole(client, command, fast, options).await,
             StoreClient::Partitioned(transactions) => {
@@ -252,18 +252,7 @@ impl StoreClient {
         options: &Options,
     ) -> Result<Outcome, TransactionError> {
         let fast = transaction.is_read();
-        let reply = self.call(&StoreCommand::Transaction(transaction), fast, options).await;
-        match reply {
-            Ok(StoreReply::Transaction(TransactionResult { failed: Some(operation), .. })) => {
-                Ok(Outcome::Failed { operation: operation as usize })
-            }
-            Ok(StoreReply::Transaction(TransactionResult { results, .. })) => {
-                Ok(Outcome::Committed { results: Some(results) })
-            }
-            Ok(_) => Err(TransactionError::Nonsense),
-            Err(TransactionError::ResultsGone) => Ok(Outcome::Committed { results: None }),
-            Err(error) => Err(error),
-        }
+        self.call(&StoreCommand::Transaction(transaction), fast, options).await
     }
 
     /// In which partition a key is.
@@ -334,7 +323,7 @@ async fn call_whole(
     command: &StoreCommand,
     fast: bool,
     options: &Options,
-) -> Result<StoreReply, TransactionError> {
+) -> Result<Outcome, TransactionError> {
     let content = command.to_bytes();
     let (reads, begun) = (command.is_read(), Instant::now());
     let reply = loop {
@@ -354,7 +343,8 @@ async fn call_whole(
     };
     match reply {
         Reply::Service(bytes) => {
-            StoreReply::from_bytes(bytes).map_err(|_| TransactionError::Nonsense)
+            let reply = StoreReply::from_bytes(bytes).map_err(|_| TransactionError::Nonsense)?;
+            Outcome::of(command, reply)
         }
         _ => Err(TransactionError::Nonsense),
     }

@@ -219,7 +219,7 @@ impl<G: Groups> Transactions<G> {
 
     fn taken(&self, results: Vec<OperationResult>) -> Tried {
         self.inner.state().counters.snapshots += 1;
-        Tried::Over(Attempt::Done(Outcome::Committed { results: Some(results) }))
+        Tried::Over(Attempt::Done(Outcome::Committed(results.into())))
     }
 
     /// Whether all of this still holds; if not, what the try came to.

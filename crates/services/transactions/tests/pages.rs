@@ -21,8 +21,10 @@ fn ranges_are_merged_and_end_where_the_first_part_of_them_was_cut_off() {
     };
     let read = |start: &str, limit, reverse| {
         let outcome = transact(&shared, &client, vec![range(start, limit, reverse)]).unwrap();
-        let Outcome::Committed { results: Some(results) } = outcome else { panic!("{outcome:?}") };
-        let OperationResult::Entries { entries, more } = &results[0] else { panic!("{results:?}") };
+        let Outcome::Committed(found) = outcome else { panic!("{outcome:?}") };
+        let OperationResult::Entries { entries, more } = &found.all()[0] else {
+            panic!("{found:?}")
+        };
         let keys: Vec<String> =
             entries.iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect();
         (keys.join(" "), *more)
@@ -65,8 +67,10 @@ fn a_page_over_several_partitions_takes_a_few_rounds() {
                 let outcome = transact(&shared, &client, vec![range]).unwrap();
                 let commands = lock(&shared).commands - before;
                 assert!(commands <= if by_hash { 32 } else { 12 }, "{commands} commands");
-                let Outcome::Committed { results: Some(results) } = outcome else { panic!() };
-                let OperationResult::Entries { entries, more } = &results[0] else { panic!() };
+                let Outcome::Committed(results) = outcome else { panic!() };
+                let OperationResult::Entries { entries, more } = &results.all()[0] else {
+                    panic!()
+                };
                 let page = entries.iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap());
                 found.extend(page);
                 pages += 1;

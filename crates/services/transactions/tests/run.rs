@@ -7,7 +7,7 @@ use perdura_protocol::partitions::MAP_VERSION;
 use perdura_store::partition::{
     Fence, Intent, Participant, PartitionCommand, PartitionReply, digest_of_part, limits,
 };
-use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
+use perdura_store::{Operation, OperationResult, StoreCommand, Transaction};
 use perdura_transactions::{
     Counters, Groups, Outcome, Resolver, Split, TransactionError, Transactions, Turn,
 };
@@ -29,7 +29,7 @@ pub(crate) fn transact(
 }
 
 fn committed(results: Vec<OperationResult>) -> Result<Outcome, TransactionError> {
-    Ok(Outcome::Committed { results: Some(results) })
+    Ok(Outcome::Committed(results.into()))
 }
 
 /// Nobody else looks at this partition.
@@ -147,7 +147,10 @@ fn a_client_that_may_have_one_pending_waits_for_it() {
         let (ours, operations, done) = (ours.clone(), both(100 + number), Arc::clone(&done));
         Box::pin(async move {
             let outcome = ours.transact(Transaction { operations }, false, deadline_ms).await;
-            assert!(matches!(outcome, Ok(Outcome::Committed { .. })), "{outcome:?}");
+            assert!(
+                matches!(outcome, Ok(Outcome::Committed(_) | Outcome::ResultsGone)),
+                "{outcome:?}"
+            );
             done.fetch_add(1, Ordering::Relaxed);
         })
     });
@@ -462,9 +465,8 @@ async fn look(
 ) -> Result<Option<i64>, TransactionError> {
     let operations = keys.iter().map(|key| read(key)).collect();
     match client.transact(Transaction { operations }, fast, deadline_ms).await? {
-        Outcome::Committed { results } => {
-            Ok(results.map(|results| results.iter().map(number).sum()))
-        }
+        Outcome::Committed(results) => Ok(Some(results.all().iter().map(number).sum())),
+        Outcome::ResultsGone => Ok(None),
         failed => panic!("{failed:?}"),
     }
 }
@@ -490,11 +492,11 @@ async fn transfer(
     let mut before = Vec::new();
     for key in [from, to] {
         let get = StoreCommand::Get { key: bytes(key) };
-        let Ok(StoreReply::Value(Some(value))) = client.command(&get, true, deadline_ms).await
-        else {
+        let Ok(Outcome::Committed(found)) = client.command(&get, true, deadline_ms).await else {
             return false;
         };
-        before.push(std::str::from_utf8(&value).unwrap().parse::<i64>().unwrap());
+        let [found @ OperationResult::Value(Some(_))] = found.all() else { return false };
+        before.push(number(found));
     }
     let amount = random.below(20) as i64;
     let change = |key: &str, before: i64, after: i64| {
@@ -505,7 +507,7 @@ async fn transfer(
         [change(from, before[0], before[0] - amount), change(to, before[1], before[1] + amount)];
     let operations = operations.into_iter().flatten().collect();
     let outcome = client.transact(Transaction { operations }, true, deadline_ms).await;
-    matches!(outcome, Ok(Outcome::Committed { .. }))
+    matches!(outcome, Ok(Outcome::Committed(_) | Outcome::ResultsGone))
 }
 
 /// The first number of those transactions.

@@ -35,7 +35,7 @@ fn of_all_that_fails_the_lowest_is_named_and_comparisons_come_first() {
     let reads = ["a2", "c2"].map(read).to_vec();
     let outcome = transact(&shared, &client, reads).unwrap();
     let nothing = vec![perdura_store::OperationResult::Value(None); 2];
-    assert_eq!(outcome, Outcome::Committed { results: Some(nothing) });
+    assert_eq!(outcome, Outcome::Committed(nothing.into()));
     assert_eq!(lock(&shared).count_pending(PartitionId(0)), 0);
 }
 

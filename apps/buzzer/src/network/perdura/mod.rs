@@ -28,7 +28,7 @@ use ::perdura_cluster::connect::{self, connect_store};
 use ::perdura_cluster::protocol::PartitionId;
 use ::perdura_cluster::protocol::partitions::Distribution;
 use ::perdura_cluster::transactions::{
-    Builder, Counters, Ended, Groups, Range, Results, StoreClient,
+    Builder, Counters, Groups, Outcome, Range, Results, StoreClient,
 };
 use ::perdura_cluster::transactions::{Page as Entries, TransactionError};
 use ::perdura_cluster::{Cluster, ServiceKind};
@@ -241,11 +241,11 @@ impl Perdura {
     async fn read(&self, transaction: Builder) -> Result<Results, Failure> {
         let waiter = self.waiters.ask(transaction.partitions(), Instant::now())?;
         match waiter.until(transaction.run(&self.options)).await {
-            Ok(Ended::Committed(results)) => Ok(results),
-            Ok(Ended::ResultsGone) => {
+            Ok(Outcome::Committed(results)) => Ok(results),
+            Ok(Outcome::ResultsGone) => {
                 Err(Failure::Unavailable("what was read is not kept any more".to_owned()))
             }
-            Ok(Ended::Failed { .. }) => {
+            Ok(Outcome::Failed { .. }) => {
                 Err(Failure::Broken("a read failed for what it read".to_owned()))
             }
             Err(error) => Err(not_read(&error)),
@@ -256,9 +256,9 @@ impl Perdura {
     async fn write(&self, transaction: Builder) -> Result<Written, Failure> {
         let waiter = self.waiters.ask(transaction.partitions(), Instant::now())?;
         match waiter.until(transaction.run(&self.options)).await {
-            Ok(Ended::Committed(results)) => Ok(Written::Done(Some(results))),
-            Ok(Ended::ResultsGone) => Ok(Written::Done(None)),
-            Ok(Ended::Failed { operation }) => Ok(Written::Failed(operation)),
+            Ok(Outcome::Committed(results)) => Ok(Written::Done(Some(results))),
+            Ok(Outcome::ResultsGone) => Ok(Written::Done(None)),
+            Ok(Outcome::Failed { operation }) => Ok(Written::Failed(operation)),
             Err(error) => Err(not_written(&error)),
         }
     }

@@ -14,7 +14,7 @@ use super::super::post::{PostId, Shown};
 use super::{Entries, Perdura, not_read, not_written};
 use ::perdura_cluster::client::Options;
 use ::perdura_cluster::protocol::PartitionId;
-use ::perdura_cluster::transactions::{Ended, StoreClient};
+use ::perdura_cluster::transactions::{Outcome, StoreClient};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,7 +112,7 @@ async fn cut(store: &StoreClient, begin: &[u8], options: &Options) -> Result<(),
         let mut look = store.transaction();
         let entries = look.read_range(keys::newest(begin).limit(KEPT + CUT));
         let entries = match look.run(options).await.map_err(|error| not_read(&error))? {
-            Ended::Committed(found) => found.get(entries),
+            Outcome::Committed(found) => found.get(entries),
             _ => return Err(Failure::Unavailable("a list was not read".to_owned())),
         };
         if entries.entries.len() > KEPT as usize {

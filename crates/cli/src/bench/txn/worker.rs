@@ -105,7 +105,7 @@ impl Run {
             let (transaction, is_global) = self.draw.transaction(&shape);
             let begun = Instant::now();
             match self.client.transact(transaction, &options).await {
-                Ok(Outcome::Committed { .. }) => {
+                Ok(Outcome::Committed(_) | Outcome::ResultsGone) => {
                     let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
                     // It grows as needed; a value that it cannot hold does not occur.
                     let _ = self.latency.borrow_mut().record(micros.max(1));

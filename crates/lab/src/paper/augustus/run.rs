@@ -6,7 +6,7 @@ use super::store::Store;
 use anyhow::{Context, Result};
 use perdura_client::Options;
 use perdura_cluster::transactions::StoreClient;
-use perdura_store::{StoreCommand, StoreReply, Transaction};
+use perdura_store::{StoreCommand, Transaction};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -83,9 +83,7 @@ impl Run {
             let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
             tally.latency_us.push(us);
             match ended {
-                Ok(StoreReply::Transaction(result)) if result.failed.is_none() => {
-                    tally.committed += 1;
-                }
+                Ok(outcome) if outcome.failed().is_none() => tally.committed += 1,
                 Ok(_) => tally.failed += 1,
                 Err(error) => {
                     tally.errors += 1;

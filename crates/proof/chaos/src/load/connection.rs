@@ -8,8 +8,10 @@ use perdura_client::{CallError, Client, Indeterminacy, Options, Refusal, Reply};
 use perdura_cluster::config::{KeyFile, PartitionedCluster};
 use perdura_cluster::connect::connect_store;
 use perdura_protocol::{Decode, Encode};
-use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
-use perdura_transactions::{Cause, StoreClient, TransactionError};
+use perdura_store::{
+    Operation, OperationResult, StoreCommand, StoreReply, Transaction, TransactionResult,
+};
+use perdura_transactions::{Cause, Outcome, StoreClient, TransactionError};
 use std::path::Path;
 use std::time::Duration;
 
@@ -69,6 +71,34 @@ impl From<CallError> for Failure {
     }
 }
 
+/// What a group says that carries out all of the command.
+fn reply_of(command: &StoreCommand, outcome: &Outcome) -> Result<StoreReply, Failure> {
+    let reply = match (command, outcome) {
+        (_, Outcome::ResultsGone) => {
+            return Err(Failure::Unknown("it was carried out; what it read is gone".to_owned()));
+        }
+        (StoreCommand::Transaction(_), outcome) => {
+            let failed = outcome.failed().and_then(|operation| u32::try_from(operation).ok());
+            let results = match outcome {
+                Outcome::Committed(results) => results.all().to_vec(),
+                _ => Vec::new(),
+            };
+            let committed = failed.is_none();
+            Some(StoreReply::Transaction(TransactionResult { committed, failed, results }))
+        }
+        (_, Outcome::Committed(results)) => match results.all() {
+            [OperationResult::Written] => Some(StoreReply::Put),
+            [OperationResult::Value(value)] => Some(StoreReply::Value(value.clone())),
+            [OperationResult::Deleted { existed }] => {
+                Some(StoreReply::Deleted { existed: *existed })
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    reply.ok_or_else(|| Failure::Nonsense(format!("{outcome:?}")))
+}
+
 impl Connection {
     /// Connects as client `number`, through its own proxies.
     pub fn open(
@@ -110,7 +140,7 @@ impl Connection {
                 let command = StoreCommand::decode(&content)
                     .map_err(|error| Failure::Nonsense(error.to_string()))?;
                 match store.call(&command, fast, options).await {
-                    Ok(reply) => Ok(reply.to_bytes()),
+                    Ok(outcome) => Ok(reply_of(&command, &outcome)?.to_bytes()),
                     Err(TransactionError::Nonsense) => {
                         Err(Failure::Nonsense(TransactionError::Nonsense.to_string()))
                     }

@@ -1,18 +1,14 @@
 //! What the clients of a partitioned store did and saw, for the judges.
 
-use perdura_store::{OperationResult, StoreCommand, StoreReply};
+use perdura_store::StoreCommand;
 use perdura_transactions::{Outcome, TransactionError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a client was told of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Told {
-    /// What a command of one key gave.
-    Reply(StoreReply),
-    /// All of a transaction happened; what it read, if that is known.
-    Committed(Option<Vec<OperationResult>>),
-    /// Nothing happened, for this operation.
-    Failed(usize),
+    /// What became of it.
+    Over(Outcome),
     /// Nothing happened.
     Refused(String),
     /// Nobody can tell.
@@ -20,32 +16,17 @@ pub(crate) enum Told {
 }
 
 impl Told {
-    /// Of a transaction.
-    pub fn of_transaction(result: &Result<Outcome, TransactionError>) -> Told {
+    pub fn of(result: &Result<Outcome, TransactionError>) -> Told {
         match result {
-            Ok(Outcome::Committed { results }) => Told::Committed(results.clone()),
-            Ok(Outcome::Failed { operation }) => Told::Failed(*operation),
-            Err(TransactionError::ResultsGone) => Told::Committed(None),
-            Err(error) => Told::of_error(error),
+            Ok(outcome) => Told::Over(outcome.clone()),
+            Err(error) if error.is_refusal() => Told::Refused(error.to_string()),
+            Err(error) => Told::Unknown(error.to_string()),
         }
-    }
-
-    /// Of a command of one key.
-    pub fn of_command(result: &Result<StoreReply, TransactionError>) -> Told {
-        match result {
-            Ok(reply) => Told::Reply(reply.clone()),
-            Err(error) => Told::of_error(error),
-        }
-    }
-
-    fn of_error(error: &TransactionError) -> Told {
-        let text = error.to_string();
-        if error.is_refusal() { Told::Refused(text) } else { Told::Unknown(text) }
     }
 
     /// Whether the client knows what happened, or read something.
     pub fn is_known(&self) -> bool {
-        matches!(self, Told::Reply(_) | Told::Committed(_) | Told::Failed(_))
+        matches!(self, Told::Over(_))
     }
 }
 

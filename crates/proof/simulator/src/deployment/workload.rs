@@ -6,7 +6,7 @@ use super::history::{SharedHistory, Told, open};
 use super::plan::StorePlan;
 use crate::random::Random;
 use bytes::Bytes;
-use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
+use perdura_store::{Operation, OperationResult, StoreCommand, Transaction};
 use perdura_transactions::{Groups, Outcome, Transactions};
 
 /// What is in each account at first.
@@ -127,19 +127,20 @@ impl Caller {
         let fast = transaction.is_read() && self.random.percent(80);
         let result = self.client.transact(transaction, fast, deadline_ms).await;
         let now_ms = self.client.groups().now_ms();
-        open(&self.history).ends(operation, Told::of_transaction(&result), now_ms);
+        open(&self.history).ends(operation, Told::of(&result), now_ms);
         match result {
-            Ok(Outcome::Committed { results }) => Some(results.unwrap_or_default()),
+            Ok(Outcome::Committed(results)) => Some(results.all().to_vec()),
+            Ok(Outcome::ResultsGone) => Some(Vec::new()),
             _ => None,
         }
     }
 
-    async fn command(&mut self, command: StoreCommand, deadline_ms: u64) -> Option<StoreReply> {
+    async fn command(&mut self, command: StoreCommand, deadline_ms: u64) -> Option<Outcome> {
         let operation = self.begins(command.clone(), false);
         let fast = command.is_read() && self.random.percent(80);
         let result = self.client.command(&command, fast, deadline_ms).await;
         let now_ms = self.client.groups().now_ms();
-        open(&self.history).ends(operation, Told::of_command(&result), now_ms);
+        open(&self.history).ends(operation, Told::of(&result), now_ms);
         result.ok()
     }
 
@@ -209,9 +210,10 @@ impl Caller {
         let mut operations = Vec::new();
         for (key, change) in keys.into_iter().zip([-amount, amount]) {
             let read = self.command(StoreCommand::Get { key: key.clone() }, deadline_ms).await;
-            let Some(StoreReply::Value(Some(before))) = read else { return };
-            let Some(money) = money(&before) else { return };
-            operations.push(Operation::Cmp { key: key.clone(), value: Some(before) });
+            let Some(Outcome::Committed(found)) = read else { return };
+            let [OperationResult::Value(Some(before))] = found.all() else { return };
+            let Some(money) = money(before) else { return };
+            operations.push(Operation::Cmp { key: key.clone(), value: Some(before.clone()) });
             operations.push(write(key, (money + change).to_string().into()));
         }
         if operations.len() == 4 {

@@ -2,6 +2,7 @@
 
 use crate::deployment::history::Told;
 use perdura_store::partition::{Reason, Vote};
+use perdura_transactions::Outcome;
 use std::fmt;
 
 /// What runs of partitioned stores came to.
@@ -78,8 +79,8 @@ impl TransactionCounts {
     pub(crate) fn count_told(&mut self, told: Option<&Told>) {
         let place = match told {
             None => &mut self.orphaned,
-            Some(Told::Reply(_) | Told::Committed(_)) => &mut self.committed,
-            Some(Told::Failed(_)) => &mut self.failed,
+            Some(Told::Over(Outcome::Failed { .. })) => &mut self.failed,
+            Some(Told::Over(_)) => &mut self.committed,
             Some(Told::Refused(_)) => &mut self.refused,
             Some(Told::Unknown(_)) => &mut self.unknown,
         };

@@ -24,6 +24,7 @@ use perdura_oracle::{Call, Return};
 use perdura_protocol::{Decode, Map, PartitionId, PublicKey, SessionId};
 use perdura_store::partition::{PartitionCommand, PartitionReply, Reason, TransactionId, Vote};
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply};
+use perdura_transactions::Outcome;
 use replay::{Reads, Replayed, reads_of, replay};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -110,7 +111,7 @@ struct Case<'a> {
     /// executed there before.
     validated: BTreeMap<(usize, usize), usize>,
     /// What operations gave that took no locks in several partitions.
-    snapshots: BTreeMap<usize, Told>,
+    snapshots: BTreeMap<usize, Outcome>,
 }
 
 /// Judges what happened in all groups; how much it was.
@@ -308,7 +309,7 @@ impl Case<'_> {
                     }
                     None
                 }
-                Some(Told::Failed(index)) => {
+                Some(Told::Over(Outcome::Failed { operation: index })) => {
                     if !updates.is_empty() {
                         return fail(format!("it failed and happened: {updates:?}"));
                     }
@@ -317,14 +318,11 @@ impl Case<'_> {
                     };
                     Some(node)
                 }
-                Some(told @ (Told::Committed(_) | Told::Reply(_))) => {
+                Some(Told::Over(outcome)) => {
                     let Some((node, expected)) = tried.gave else {
                         return fail("nothing that happened would tell its client so".to_owned());
                     };
-                    let is_same = match told {
-                        Told::Committed(None) => true,
-                        told => *told == expected,
-                    };
+                    let is_same = *outcome == Outcome::ResultsGone || *outcome == expected;
                     if !is_same || updates.iter().any(|update| *update != node) {
                         return fail(format!("what happened would tell its client {expected:?}"));
                     }
@@ -357,22 +355,21 @@ impl Case<'_> {
             if let Some(place) = place {
                 let Some(local) = self.replayed[*partition].locals.get(&place) else { continue };
                 let node = Node::Local(*partition, place);
-                let told = told_of(&local.reply);
-                match told {
-                    Told::Failed(index) if local.command == operation.asked => {
+                match outcome_of(&local.reply) {
+                    Outcome::Failed { operation: index } if local.command == operation.asked => {
                         tried.failed.push((node, index));
                     }
-                    Told::Failed(index) => {
+                    Outcome::Failed { operation: index } => {
                         let index = self.origin(&operation.asked, *partition, index as u32);
                         tried.failed.extend(index.map(|index| (node, index)));
                     }
-                    told => {
+                    outcome => {
                         if !local.command.is_read() {
                             tried.happened.insert(node);
                         }
                         // What was read for a transaction to come is another operation.
                         if local.command == operation.asked {
-                            tried.gave = Some((node, told));
+                            tried.gave = Some((node, outcome));
                         }
                     }
                 }
@@ -383,20 +380,22 @@ impl Case<'_> {
                 let node = Node::Fast(*partition, *record);
                 let is_whole =
                     StoreCommand::decode(&call.command).ok() == Some(operation.asked.clone());
-                match told_of(&reply) {
-                    Told::Failed(index) if is_whole => tried.failed.push((node, index)),
-                    Told::Failed(index) => {
+                match outcome_of(&reply) {
+                    Outcome::Failed { operation: index } if is_whole => {
+                        tried.failed.push((node, index));
+                    }
+                    Outcome::Failed { operation: index } => {
                         let index = self.origin(&operation.asked, *partition, index as u32);
                         tried.failed.extend(index.map(|index| (node, index)));
                     }
-                    told if is_whole => tried.gave = Some((node, told)),
+                    outcome if is_whole => tried.gave = Some((node, outcome)),
                     // What one of several partitions gave.
                     _ => {}
                 }
             }
         }
-        if let Some(told) = self.snapshots.get(&number) {
-            tried.gave = Some((Node::Snapshot(number), told.clone()));
+        if let Some(outcome) = self.snapshots.get(&number) {
+            tried.gave = Some((Node::Snapshot(number), outcome.clone()));
         }
         tried
     }
@@ -432,9 +431,8 @@ impl Case<'_> {
         }
         if committed || part.intent.read_only {
             let results = parts.iter().map(|(index, part)| (*index, &part.results[..])).collect();
-            let told =
-                self.joined(&operation.asked, &results).map(|all| Told::Committed(Some(all)));
-            tried.gave = told.map(|told| (node, told));
+            let all = self.joined(&operation.asked, &results);
+            tried.gave = all.map(|all| (node, Outcome::Committed(all.into())));
         }
     }
 
@@ -516,12 +514,12 @@ impl Case<'_> {
     fn money(&mut self, treasury: &Treasury) -> Check {
         let mut looks = 0;
         for operation in self.operations.iter().filter(|operation| operation.looks) {
-            let Some(Told::Committed(Some(results))) = &operation.told else { continue };
+            let Some(Told::Over(Outcome::Committed(results))) = &operation.told else { continue };
             let value = |result: &OperationResult| match result {
                 OperationResult::Value(value) => value.clone(),
                 _ => None,
             };
-            let values: Vec<Option<Bytes>> = results.iter().map(value).collect();
+            let values: Vec<Option<Bytes>> = results.all().iter().map(value).collect();
             treasury.check(&values)?;
             looks += 1;
         }
@@ -570,7 +568,7 @@ struct Tried {
     /// Those that changed something.
     happened: BTreeSet<Node>,
     /// The last one that gave something, and what.
-    gave: Option<(Node, Told)>,
+    gave: Option<(Node, Outcome)>,
     /// Those that failed for what they compared, and at which operation.
     failed: Vec<(Node, usize)>,
 }
@@ -583,14 +581,17 @@ impl Tried {
     }
 }
 
-fn told_of(reply: &StoreReply) -> Told {
-    match reply {
+fn outcome_of(reply: &StoreReply) -> Outcome {
+    let results = match reply {
+        StoreReply::Put => vec![OperationResult::Written],
+        StoreReply::Value(value) => vec![OperationResult::Value(value.clone())],
+        StoreReply::Deleted { existed } => vec![OperationResult::Deleted { existed: *existed }],
         StoreReply::Transaction(result) => match result.failed {
-            Some(operation) => Told::Failed(operation as usize),
-            None => Told::Committed(Some(result.results.clone())),
+            Some(operation) => return Outcome::Failed { operation: operation as usize },
+            None => result.results.clone(),
         },
-        reply => Told::Reply(reply.clone()),
-    }
+    };
+    Outcome::Committed(results.into())
 }
 
 /// What a command read there, that is not ordered.

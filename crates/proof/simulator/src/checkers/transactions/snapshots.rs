@@ -2,7 +2,7 @@
 //! whether it still does, and when it asks: the state behind the later one of both has to hold it, and the orders of all partitions have to
 //! agree that there is a moment for all of it.
 
-use super::{Case, Node, RULE_ORDER, Ran, Told, reads_of_command};
+use super::{Case, Node, RULE_ORDER, Ran, reads_of_command};
 use crate::checkers::commit_order::Seen;
 use crate::violation::{Broken, Check};
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use perdura_store::partition::PartitionCommand;
 use perdura_store::{
     Entries, Operation, OperationResult, StoreCommand, StoreReply, Transaction, TransactionResult,
 };
+use perdura_transactions::Outcome;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a partition gave: the records of the reads, what of it was said to hold behind which slot, and how much had been executed there when that was asked.
@@ -74,7 +75,7 @@ impl Case<'_> {
             }
             let parts = results.iter().map(|(partition, all)| (*partition, &all[..])).collect();
             let Some(all) = self.joined(&self.operations[number].asked, &parts) else { continue };
-            self.snapshots.insert(number, Told::Committed(Some(all)));
+            self.snapshots.insert(number, Outcome::Committed(all.into()));
             self.counts.snapshots += 1;
         }
         Ok(())

@@ -42,6 +42,14 @@ fn value(value: Option<&str>) -> OperationResult {
     OperationResult::Value(value.map(bytes))
 }
 
+fn committed(results: Vec<OperationResult>) -> Told {
+    Told::Over(Outcome::Committed(results.into()))
+}
+
+fn failed_at(operation: usize) -> Told {
+    Told::Over(Outcome::Failed { operation })
+}
+
 fn client(number: u8) -> PublicKey {
     PublicKey([number; 32])
 }
@@ -243,7 +251,7 @@ fn writes_both(made: &mut Made, counter: u64, value: &str, ends: [Option<bool>; 
 fn what_is_in_order_is_counted() {
     let mut made = Made::new();
     let operation = writes_both(&mut made, 1, "1", [Some(true); 2]);
-    made.told(operation, Told::Committed(Some(vec![WRITTEN, WRITTEN])));
+    made.told(operation, committed(vec![WRITTEN, WRITTEN]));
     let parts = [vec![read("a1")], vec![read("b1")]];
     let reader = made.asks(&whole(&parts));
     let intent = made.intent(2, 1, [&parts[0], &parts[1]], true);
@@ -252,7 +260,7 @@ fn what_is_in_order_is_counted() {
     }
     made.ends(0, &intent, true);
     made.ends(1, &intent, false);
-    made.told(reader, Told::Committed(Some(vec![value(Some("1")); 2])));
+    made.told(reader, committed(vec![value(Some("1")); 2]));
     let counts = made.judge().unwrap();
     assert_eq!((counts.committed, counts.global, counts.global_committed), (2, 2, 1));
     assert!(counts.edges >= 4, "{counts:?}");
@@ -300,10 +308,10 @@ fn a_vote_is_final_and_so_is_an_end() {
 fn clients_are_told_what_happened() {
     for (told, ends) in [
         (Told::Refused(String::new()), [Some(true); 2]),
-        (Told::Failed(0), [Some(true); 2]),
-        (Told::Committed(Some(vec![WRITTEN, WRITTEN])), [Some(false); 2]),
-        (Told::Committed(Some(vec![WRITTEN, value(None)])), [Some(true); 2]),
-        (Told::Committed(None), [Some(false); 2]),
+        (failed_at(0), [Some(true); 2]),
+        (committed(vec![WRITTEN, WRITTEN]), [Some(false); 2]),
+        (committed(vec![WRITTEN, value(None)]), [Some(true); 2]),
+        (Told::Over(Outcome::ResultsGone), [Some(false); 2]),
     ] {
         let mut made = Made::new();
         let operation = writes_both(&mut made, 1, "1", ends);
@@ -353,7 +361,7 @@ fn what_failed_is_what_its_client_is_told() {
     {
         let mut made = Made::new();
         let operation = fails(&mut made, &asked, (1, reason.clone()));
-        made.told(operation, Told::Failed(told));
+        made.told(operation, failed_at(told));
         let judged = made.judge().map(drop).map_err(|broken| broken.rule);
         assert_eq!(judged, if is_so { Ok(()) } else { Err(RULE_TOLD) }, "{reason:?} {told}");
     }
@@ -366,7 +374,7 @@ fn what_failed_is_what_its_client_is_told() {
         let (committed, failed, results) = (false, Some(1), Vec::new());
         let reply = StoreReply::Transaction(TransactionResult { committed, failed, results });
         made.executes(0, 1, Some(operation), (command.to_bytes(), reply.to_bytes()));
-        made.told(operation, Told::Failed(told));
+        made.told(operation, failed_at(told));
         assert_eq!(made.judge().is_ok(), is_so, "{told}");
     }
 }
@@ -383,12 +391,12 @@ fn what_failed_was_read() {
             made.prepares((index, Some(writer)), &intent, part, &[WRITTEN]);
         }
         made.ends(1, &intent, true);
-        made.told(writer, Told::Committed(Some(vec![WRITTEN, WRITTEN])));
+        made.told(writer, committed(vec![WRITTEN, WRITTEN]));
         let asked = [compare("a1", Some("1")), write("b2", "1")];
         let operation = fails(&mut made, &asked, (0, Reason::Failed { operation: 0 }));
         made.ends(0, &intent, true);
         if is_told {
-            made.told(operation, Told::Failed(0));
+            made.told(operation, failed_at(0));
         }
         let judged = made.judge().map(drop).map_err(|broken| broken.rule);
         assert_eq!(judged, if is_kept { Ok(()) } else { Err(RULE_ORDER) });
@@ -419,7 +427,7 @@ fn money_is_neither_made_nor_lost() {
     made.local(1, None, &[write("b1", "70")], &[WRITTEN]);
     made.prepares((1, Some(look)), &intent, &parts[1], &[value(Some("70"))]);
     made.ends(1, &intent, true);
-    made.told(look, Told::Committed(Some(vec![value(Some("40")), value(Some("70"))])));
+    made.told(look, committed(vec![value(Some("40")), value(Some("70"))]));
     assert_eq!(made.broken(), RULE_MONEY);
 }
 
@@ -447,7 +455,7 @@ fn write_skew_has_no_order() {
     made.prepares((0, None), &one, &[read("a1")], &[value(None)]);
     made.ends(0, &one, true);
     let operation = writes_both(&mut made, 2, "1", [Some(true); 2]);
-    made.told(operation, Told::Committed(Some(vec![WRITTEN, WRITTEN])));
+    made.told(operation, committed(vec![WRITTEN, WRITTEN]));
     made.prepares((1, None), &one, &[read("b1")], &[value(Some("1"))]);
     made.ends(1, &one, true);
     assert!(made.judge().is_ok(), "nobody was told");
@@ -475,7 +483,7 @@ fn a_long_fork_has_no_order() {
     made.local(1, None, &[write("b1", "1")], &[WRITTEN]);
     sees(&mut made, 0, 0, Some("1"));
     sees(&mut made, 1, 1, Some("1"));
-    let told = |seen: [Option<&str>; 2]| Told::Committed(Some(seen.map(value).to_vec()));
+    let told = |seen: [Option<&str>; 2]| committed(seen.map(value).to_vec());
     made.told(readers[0].0, told([Some("1"), None]));
     made.told(readers[1].0, told([None, Some("1")]));
     assert_eq!(made.broken(), RULE_ORDER);
@@ -486,7 +494,7 @@ fn an_order_respects_real_time() {
     let mut made = Made::new();
     let first = made.asks(&[write("a1", "1")]);
     made.local(0, Some(first), &[write("a1", "1")], &[WRITTEN]);
-    made.told(first, Told::Committed(Some(vec![WRITTEN])));
+    made.told(first, committed(vec![WRITTEN]));
     // A reader that began afterwards sees the other partition as it is, and this one as it was.
     let reader = made.asks_command(StoreCommand::Get { key: bytes("a1") });
     let get = StoreCommand::Get { key: bytes("a1") }.to_bytes();
@@ -495,7 +503,7 @@ fn an_order_respects_real_time() {
     let seen = Seen::Ok(reply);
     made.calls[0].push(Called { command: get, invoked, ended, number: None, seen });
     made.asked[reader].calls.push((0, 1));
-    made.told(reader, Told::Reply(StoreReply::Value(None)));
+    made.told(reader, committed(vec![value(None)]));
     assert_eq!(made.broken(), RULE_ORDER);
     // Across partitions, where no two touched the same: what ended first comes first.
     let mut graph = Graph::default();
@@ -527,7 +535,7 @@ fn a_phantom_has_no_order() {
     made.prepares((1, Some(reader)), &intent, &parts[1], &[entries(&["b1"])]);
     made.ends(0, &intent, true);
     made.ends(1, &intent, true);
-    made.told(reader, Told::Committed(Some(vec![entries(&["b1"])])));
+    made.told(reader, committed(vec![entries(&["b1"])]));
     assert_eq!(made.broken(), RULE_ORDER);
 }
 

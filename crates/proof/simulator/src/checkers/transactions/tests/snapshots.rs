@@ -33,7 +33,7 @@ impl Made {
 }
 
 fn found(values: [Option<&str>; 2]) -> Told {
-    Told::Committed(Some(values.map(value).to_vec()))
+    committed(values.map(value).to_vec())
 }
 
 fn reads() -> [Vec<Operation>; 2] {
@@ -44,7 +44,7 @@ fn reads() -> [Vec<Operation>; 2] {
 fn what_was_there_at_one_moment_is_in_order() {
     let mut made = Made::new();
     let writer = writes_both(&mut made, 1, "1", [Some(true); 2]);
-    made.told(writer, Told::Committed(Some(vec![WRITTEN, WRITTEN])));
+    made.told(writer, committed(vec![WRITTEN, WRITTEN]));
     let reader = made.asks(&whole(&reads()));
     // In vain first: something changes meanwhile.
     for (partition, part) in reads().iter().enumerate() {
