@@ -10,7 +10,7 @@ use super::super::values::{self, AccountValue, LoginsValue};
 use super::super::{COUNTED_FOLLOWERS, COUNTED_POSTS, Count, FRIENDS, Profile};
 use super::fullness::NO_ACCOUNTS;
 use super::logins::Noted;
-use super::{Entries, Perdura, Written, now_ms};
+use super::{Entries, Perdura, now_ms};
 use argon2::password_hash::phc::PasswordHash;
 use bytes::Bytes;
 
@@ -86,9 +86,9 @@ impl Perdura {
             let logins = LoginsValue::default().with_success(&origin.of(name), now_ms());
             create.write(keys::logins(name), values::write(&logins)?);
         }
-        match self.write(create).await? {
-            Written::Done(_) => Ok(Proof::of(&account)),
-            Written::Failed(_) => Err(CreateError::Taken),
+        match self.write(create).await?.failed() {
+            None => Ok(Proof::of(&account)),
+            Some(_) => Err(CreateError::Taken),
         }
     }
 
@@ -164,10 +164,10 @@ impl Perdura {
         let mut change = self.begin();
         change.cmp(keys::account(name), there);
         change.write(keys::account(name), changed.clone());
-        match self.write(change).await {
-            Ok(Written::Done(_)) => Ok(changed),
+        match self.write(change).await.map(|outcome| outcome.failed()) {
+            Ok(None) => Ok(changed),
             // Somebody else changed it meanwhile.
-            Ok(Written::Failed(_)) => Err(LoginError::Wrong),
+            Ok(Some(_)) => Err(LoginError::Wrong),
             Err(failure @ Failure::Indeterminate(_)) => match self.get(keys::account(name)).await {
                 Ok(now) if now.as_ref() == Some(&changed) => Ok(changed),
                 _ => Err(failure.into()),

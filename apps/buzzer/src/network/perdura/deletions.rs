@@ -15,9 +15,9 @@ use super::super::session::Proof;
 use super::super::values::{self, AccountValue};
 use super::edges::names_in;
 use super::posts::posts_in;
-use super::{Perdura, Written, now_ms};
+use super::{Perdura, now_ms};
 use ::perdura_cluster::protocol::PartitionId;
-use ::perdura_cluster::transactions::Range;
+use ::perdura_cluster::transactions::{Outcome, Range};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
@@ -51,12 +51,12 @@ enum Step {
 }
 
 /// What transactions that deleted something came to, each of which compared the mark.
-fn step_of(all: impl IntoIterator<Item = Result<Written, Failure>>) -> Result<Step, Failure> {
+fn step_of(all: impl IntoIterator<Item = Result<Outcome, Failure>>) -> Result<Step, Failure> {
     let mut step = Step::Nothing;
-    for written in all {
-        step = match written? {
-            Written::Done(_) => Step::Deleted,
-            Written::Failed(_) => return Ok(Step::Over),
+    for outcome in all {
+        step = match outcome?.failed() {
+            None => Step::Deleted,
+            Some(_) => return Ok(Step::Over),
         };
     }
     Ok(step)
@@ -74,7 +74,9 @@ impl Perdura {
         mark.write(key, marked.clone());
         mark.delete(keys::active(name));
         mark.write(keys::deletion(name), keys::THERE);
-        let Written::Done(_) = self.write(mark).await? else { return Ok(false) };
+        if self.write(mark).await?.failed().is_some() {
+            return Ok(false);
+        }
         // It is marked; what fails here is gone on with later.
         if let Err(error) = self.end_sessions(name, Some(&marked)).await {
             tracing::warn!(%error, "sessions of an account that is being deleted are left for later");

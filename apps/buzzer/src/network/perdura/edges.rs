@@ -4,7 +4,8 @@ use super::super::error::{Failure, FollowError};
 use super::super::keys::{self, Kind};
 use super::super::name::Name;
 use super::super::{FRIENDS, Page};
-use super::{Entries, Perdura, Written};
+use super::{Entries, Perdura};
+use ::perdura_cluster::transactions::Outcome;
 
 /// The names in the keys of a range.
 pub(super) fn names_in(entries: &Entries) -> Result<Vec<Name>, Failure> {
@@ -34,12 +35,12 @@ impl Perdura {
         follow.cmp(keys::active(who), keys::THERE);
         follow.insert(keys::friend(who, whom), keys::THERE);
         follow.insert(keys::follower(whom, who), keys::THERE);
-        match self.write(follow).await? {
-            Written::Done(_) => Ok(true),
-            Written::Failed(0) => Err(FollowError::Nobody),
-            Written::Failed(1) => Err(FollowError::NoAccount),
+        match self.write(follow).await?.failed() {
+            None => Ok(true),
+            Some(0) => Err(FollowError::Nobody),
+            Some(1) => Err(FollowError::NoAccount),
             // Another server was faster.
-            Written::Failed(_) => Ok(false),
+            Some(_) => Ok(false),
         }
     }
 
@@ -48,8 +49,9 @@ impl Perdura {
         let was = unfollow.delete(keys::friend(who, whom));
         unfollow.delete(keys::follower(whom, who));
         match self.write(unfollow).await? {
-            Written::Done(found) => Ok(found.is_none_or(|found| found.get(was))),
-            Written::Failed(_) => Err(Failure::Broken("a delete failed".to_owned())),
+            Outcome::Committed(found) => Ok(found.get(was)),
+            Outcome::ResultsGone => Ok(true),
+            Outcome::Failed { .. } => Err(Failure::Broken("a delete failed".to_owned())),
         }
     }
 

@@ -6,7 +6,7 @@ use super::super::logins::{ORIGINS, ORIGINS_OF_NOBODY};
 use super::super::name::Name;
 use super::super::origin::{Origin, Source};
 use super::super::values::{self, AccountValue, LoginsValue};
-use super::{Perdura, Written, now_ms};
+use super::{Perdura, now_ms};
 use bytes::Bytes;
 
 /// Tries to count one, where others show passwords of the same name at the same time.
@@ -62,7 +62,7 @@ impl Perdura {
             note.unchanged(keys::account(name), account.clone());
             note.unchanged(key.clone(), noted);
             note.write(key.clone(), logins.clone());
-            if let Written::Failed(_) = self.write(note).await? {
+            if self.write(note).await?.failed().is_some() {
                 continue;
             }
             let Some(bytes) = account else {
@@ -101,9 +101,9 @@ impl Perdura {
             note.cmp(keys::account(name), account.clone());
             note.unchanged(key.clone(), logins);
             note.write(key.clone(), values::write(&value)?);
-            match self.write(note).await? {
-                Written::Done(_) | Written::Failed(0) => return Ok(true),
-                Written::Failed(_) => logins = self.get(key.clone()).await?,
+            match self.write(note).await?.failed() {
+                None | Some(0) => return Ok(true),
+                Some(_) => logins = self.get(key.clone()).await?,
             }
         }
         Ok(false)

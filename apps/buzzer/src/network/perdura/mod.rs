@@ -112,31 +112,26 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a transaction that only reads failed with: nothing happened in any case.
-fn not_read(error: &TransactionError) -> Failure {
-    match error {
-        TransactionError::Invalid(_) | TransactionError::Nonsense => {
-            Failure::Broken(error.to_string())
+/// What a call failed with that may have written something.
+impl From<TransactionError> for Failure {
+    fn from(error: TransactionError) -> Failure {
+        match error {
+            TransactionError::Invalid(_) => Failure::Broken(error.to_string()),
+            _ if error.is_refusal() => Failure::Unavailable(error.to_string()),
+            _ => Failure::Indeterminate(error.to_string()),
         }
-        _ => Failure::Unavailable(error.to_string()),
     }
 }
 
-/// What one that writes failed with.
-fn not_written(error: &TransactionError) -> Failure {
+/// What one failed with that only reads: nothing happened in any case.
+fn not_read(error: TransactionError) -> Failure {
     match error {
-        TransactionError::Invalid(_) => Failure::Broken(error.to_string()),
-        _ if error.is_refusal() => Failure::Unavailable(error.to_string()),
-        _ => Failure::Indeterminate(error.to_string()),
+        TransactionError::Nonsense => Failure::Broken(error.to_string()),
+        error => match Failure::from(error) {
+            Failure::Indeterminate(text) => Failure::Unavailable(text),
+            failure => failure,
+        },
     }
-}
-
-/// What became of a transaction that writes.
-enum Written {
-    /// It happened; what it found is told unless nobody knows that any more.
-    Done(Option<Results>),
-    /// Nothing happened, for this operation.
-    Failed(usize),
 }
 
 /// A key of each partition, each of which has to have all keys of a user or none.
@@ -240,33 +235,26 @@ impl Perdura {
     /// Carries out one that only reads.
     async fn read(&self, transaction: Builder) -> Result<Results, Failure> {
         let waiter = self.waiters.ask(transaction.partitions(), Instant::now())?;
-        match waiter.until(transaction.run(&self.options)).await {
-            Ok(Outcome::Committed(results)) => Ok(results),
-            Ok(Outcome::ResultsGone) => {
+        match waiter.until(transaction.run(&self.options)).await.map_err(not_read)? {
+            Outcome::Committed(results) => Ok(results),
+            Outcome::ResultsGone => {
                 Err(Failure::Unavailable("what was read is not kept any more".to_owned()))
             }
-            Ok(Outcome::Failed { .. }) => {
+            Outcome::Failed { .. } => {
                 Err(Failure::Broken("a read failed for what it read".to_owned()))
             }
-            Err(error) => Err(not_read(&error)),
         }
     }
 
     /// Carries out one that writes.
-    async fn write(&self, transaction: Builder) -> Result<Written, Failure> {
+    async fn write(&self, transaction: Builder) -> Result<Outcome, Failure> {
         let waiter = self.waiters.ask(transaction.partitions(), Instant::now())?;
-        match waiter.until(transaction.run(&self.options)).await {
-            Ok(Outcome::Committed(results)) => Ok(Written::Done(Some(results))),
-            Ok(Outcome::ResultsGone) => Ok(Written::Done(None)),
-            Ok(Outcome::Failed { operation }) => Ok(Written::Failed(operation)),
-            Err(error) => Err(not_written(&error)),
-        }
+        Ok(waiter.until(transaction.run(&self.options)).await?)
     }
 
     async fn get(&self, key: Bytes) -> Result<Option<Bytes>, Failure> {
         let waiter = self.waiters.ask(self.partition_of(&key), Instant::now())?;
-        let got = waiter.until(self.store.get(key, &self.options)).await;
-        got.map_err(|error| not_read(&error))
+        waiter.until(self.store.get(key, &self.options)).await.map_err(not_read)
     }
 
     async fn range(&self, range: Range) -> Result<Entries, Failure> {
@@ -439,10 +427,35 @@ impl Network for Perdura {
     async fn check_health(&self) -> Result<(), Failure> {
         let asked = self.probes.iter().map(|probe| self.store.get(probe.clone(), &self.options));
         let answers = join_all(asked).await;
-        answers.into_iter().try_for_each(|answer| answer.map(|_| ()).map_err(|one| not_read(&one)))
+        answers.into_iter().try_for_each(|answer| answer.map(|_| ()).map_err(not_read))
     }
 
     async fn close(&self) {
         self.store.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::perdura_cluster::client::{CallError, Indeterminacy, Refusal};
+
+    /// Who only reads is not told that something may have happened.
+    #[test]
+    fn a_failure_says_whether_anything_may_have_happened() {
+        let detail = String::new;
+        let full = CallError::Refused { reason: Refusal::QueueFull, detail: detail() };
+        let late =
+            CallError::Indeterminate { reason: Indeterminacy::DeadlinePassed, detail: detail() };
+        type Kind = fn(String) -> Failure;
+        let all: [(TransactionError, Kind, Kind); 3] = [
+            (full.into(), Failure::Unavailable, Failure::Unavailable),
+            (late.into(), Failure::Indeterminate, Failure::Unavailable),
+            (TransactionError::Nonsense, Failure::Indeterminate, Failure::Broken),
+        ];
+        for (error, of_write, of_read) in all {
+            assert_eq!(Failure::from(error.clone()), of_write(error.to_string()));
+            assert_eq!(not_read(error.clone()), of_read(error.to_string()));
+        }
     }
 }

@@ -11,10 +11,10 @@ use super::super::Page;
 use super::super::error::Failure;
 use super::super::keys;
 use super::super::post::{PostId, Shown};
-use super::{Entries, Perdura, not_read, not_written};
+use super::{Entries, Perdura, not_read};
 use ::perdura_cluster::client::Options;
 use ::perdura_cluster::protocol::PartitionId;
-use ::perdura_cluster::transactions::{Outcome, StoreClient};
+use ::perdura_cluster::transactions::StoreClient;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -109,18 +109,14 @@ fn listed_in(entries: &Entries) -> Result<Vec<PostId>, Failure> {
 /// Takes out of a list what is not among its newest.
 async fn cut(store: &StoreClient, begin: &[u8], options: &Options) -> Result<(), Failure> {
     for _ in 0..CUTS {
-        let mut look = store.transaction();
-        let entries = look.read_range(keys::newest(begin).limit(KEPT + CUT));
-        let entries = match look.run(options).await.map_err(|error| not_read(&error))? {
-            Outcome::Committed(found) => found.get(entries),
-            _ => return Err(Failure::Unavailable("a list was not read".to_owned())),
-        };
+        let range = keys::newest(begin).limit(KEPT + CUT);
+        let entries = store.read_range(range, options).await.map_err(not_read)?;
         if entries.entries.len() > KEPT as usize {
             let mut delete = store.transaction();
             for (key, _) in entries.entries.iter().skip(KEPT as usize) {
                 delete.delete(key);
             }
-            delete.run(options).await.map_err(|error| not_written(&error))?;
+            delete.run(options).await?;
         }
         if !entries.more {
             break;

@@ -9,7 +9,7 @@ use super::super::name::Name;
 use super::super::post::{NewPost, Post, PostId, PostKey, Shown};
 use super::super::values::{self, PostValue};
 use super::fullness::NO_POSTS;
-use super::{Entries, Perdura, Written};
+use super::{Entries, Perdura};
 use ::perdura_cluster::transactions::Builder;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -58,16 +58,16 @@ impl Perdura {
         if let Some(key) = &listed {
             post.write(key.clone(), keys::THERE);
         }
-        match self.write(post).await? {
-            Written::Done(_) => {
+        match self.write(post).await?.failed() {
+            None => {
                 if listed.is_some() {
                     self.was_listed(&id);
                 }
                 Ok(())
             }
-            Written::Failed(0) => Err(PostError::NoAccount),
-            Written::Failed(1) => self.posted_before(&id, &value, PostError::KeyTaken).await,
-            Written::Failed(_) => self.posted_before(&id, &value, PostError::AnswersNothing).await,
+            Some(0) => Err(PostError::NoAccount),
+            Some(1) => self.posted_before(&id, &value, PostError::KeyTaken).await,
+            Some(_) => self.posted_before(&id, &value, PostError::AnswersNothing).await,
         }
     }
 
@@ -105,7 +105,7 @@ impl Perdura {
         delete.cmp(keys::post(id), there);
         self.delete_all_of(&post, &mut delete);
         // Where it is not as it was somebody else deleted it.
-        Ok(matches!(self.write(delete).await?, Written::Done(_)))
+        Ok(self.write(delete).await?.failed().is_none())
     }
 
     pub(super) async fn one_post(&self, id: &PostId) -> Result<Option<Shown>, Failure> {

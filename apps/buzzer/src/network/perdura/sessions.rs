@@ -5,7 +5,7 @@ use super::super::keys::{self, Kind};
 use super::super::name::Name;
 use super::super::session::{Proof, SESSIONS_OF_AN_ACCOUNT, Session, SessionKey};
 use super::super::values::SessionValue;
-use super::{Perdura, Written, now_ms};
+use super::{Perdura, now_ms};
 use bytes::Bytes;
 use futures_util::future::join_all;
 
@@ -55,9 +55,9 @@ impl Perdura {
         }
         add.write(keys::session(key), value_of(session));
         add.write(keys::session_of(owner, key), end_of(session));
-        match self.write(add).await? {
-            Written::Done(_) => Ok(()),
-            Written::Failed(_) => Err(SessionError::NoAccount),
+        match self.write(add).await?.failed() {
+            None => Ok(()),
+            Some(_) => Err(SessionError::NoAccount),
         }
     }
 
@@ -70,9 +70,9 @@ impl Perdura {
         let mut update = self.begin();
         update.update(keys::session(key), value_of(session));
         update.update(keys::session_of(&session.owner, key), end_of(session));
-        match self.write(update).await? {
-            Written::Done(_) => Ok(()),
-            Written::Failed(_) => Err(SessionError::Over),
+        match self.write(update).await?.failed() {
+            None => Ok(()),
+            Some(_) => Err(SessionError::Over),
         }
     }
 
