@@ -8,7 +8,7 @@
 //! | [`Sharded`], [`Key`] | maps that the state consists of, and what may be a key of one |
 //! | [`Parts`], [`PART_BYTES`] | names what the state consists of, and the most that a part may have that is no map |
 //! | [`Context`], [`QueryContext`], [`ClientKey`] | what a command or a query may know besides itself and the state |
-//! | [`ERROR_BYTES`], [`LEVELS`], [`EMPTY_ELEMENTS`] | the most that a refusal may have, how deep types may be nested, and how many elements their lists may have that take no bytes |
+//! | [`ERROR_BYTES`], [`LEVELS`], [`EMPTY_ELEMENTS`], [`PART_COST`] | the most that a refusal may have, how deep types may be nested, how many elements their lists may have that take no bytes, and what each part of a command costs |
 //! | [`cli`] | all of a program's `main`: runs replicas, and operates them |
 //! | [`Client`], [`CallError`], [`EncodeError`] | calls it, why a call has no reply, and why one cannot be sent |
 //!
@@ -55,7 +55,9 @@ pub use perdura_cluster::replica::{OpenError as ReplicaError, RunError};
 pub use perdura_protocol::{Faults, FaultsError};
 pub use perdura_transactions::TransactionError;
 pub use perdura_typed::{CallError, ClientKey, Context, EMPTY_ELEMENTS, ERROR_BYTES, EncodeError};
-pub use perdura_typed::{Key, LEVELS, PART_BYTES, Parts, QueryContext, Service, Sharded};
+pub use perdura_typed::{
+    Key, LEVELS, PART_BYTES, PART_COST, Parts, QueryContext, Service, Sharded,
+};
 pub use replica::{Replica, Running, Shutdown};
 pub use store::{Scan, Store, StoreError, Transaction};
 

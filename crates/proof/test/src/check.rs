@@ -239,7 +239,7 @@ fn run<S: Service>(version: u16, sent: Vec<Sent>) -> Result<Ran, Wrong> {
         {
             return Err((number, Fault::Unfit(said.clone())));
         }
-        if answer.as_ref().is_ok_and(|answer| !Typed::<S>::answered(answer).is_some()) {
+        if answer.as_ref().is_ok_and(|answer| Typed::<S>::answered(answer).is_none()) {
             return Err((number, Fault::AnswerNotRead));
         }
         let after = run.content().map_err(panicked(number))?;
