@@ -79,7 +79,7 @@ pub fn arm(
                     }
                     // One that it knows, or bytes that mean nothing.
                     ServiceKind::Guest => match &guest {
-                        Some(guest) if number % 2 == 0 => guest.draw(&mut drawing).command,
+                        Some(guest) if number.is_multiple_of(2) => guest.draw(&mut drawing).command,
                         _ => value.into(),
                     },
                 }
