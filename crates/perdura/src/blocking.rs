@@ -17,10 +17,16 @@ fn runtime() -> Result<Arc<Runtime>, std::io::Error> {
 }
 
 /// A client of a service of your own: [`crate::Client`].
-#[derive(Clone)]
 pub struct Client<S> {
     client: crate::Client<S>,
     runtime: Arc<Runtime>,
+}
+
+/// Whatever the service is.
+impl<S> Clone for Client<S> {
+    fn clone(&self) -> Client<S> {
+        Client { client: self.client.clone(), runtime: self.runtime.clone() }
+    }
 }
 
 impl<S: Service> Client<S> {

@@ -6,6 +6,7 @@ use perdura_cluster::connect::{self, KeyError};
 use perdura_cluster::connect::{ConnectError, StoreConnectError};
 use perdura_protocol::ServiceName;
 use perdura_typed::{CallError, Service};
+use std::fmt;
 use std::path::Path;
 
 /// Why there is no client. Nothing was sent to anybody.
@@ -45,8 +46,20 @@ pub enum OpenError {
 }
 
 /// A client of a service of your own. Clones share its connections; use one for all of a process.
-#[derive(Clone, Debug)]
 pub struct Client<S>(perdura_typed::Client<S>);
+
+/// Whatever the service is.
+impl<S> Clone for Client<S> {
+    fn clone(&self) -> Client<S> {
+        Client(self.0.clone())
+    }
+}
+
+impl<S> fmt::Debug for Client<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl<S: Service> Client<S> {
     /// One of the cluster whose files are in `dir`, with the key of `client.toml` there. Inside of a tokio runtime, which serves its connections.

@@ -151,6 +151,15 @@ fn a_cluster_is_made_and_run_by_the_library() {
     });
 }
 
+/// A service need not be `Clone` for its clients to be.
+#[allow(dead_code)]
+fn clients_are_cloned(
+    one: &Client<Ledger>,
+    other: &perdura::Client<Ledger>,
+) -> (Client<Ledger>, String) {
+    (one.clone(), format!("{:?}", other.clone()))
+}
+
 fn drawn(random: &mut perdura_test::Random) -> Step<Ledger> {
     let names = ["a", "b", "c", "d"];
     let (from, to) = (random.pick(&names).to_string(), random.pick(&names).to_string());
