@@ -92,10 +92,12 @@ impl Case<'_> {
         }
         let mut seen: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let mut valid: BTreeMap<usize, Valid> = BTreeMap::new();
+        let mut last: Option<Vec<Operation>> = None;
         for (partition, record) in &operation.calls {
             let call = &self.groups[*partition].calls[*record];
             match PartitionCommand::from_bytes(call.command.clone()) {
                 Ok(PartitionCommand::Validate { since, operations }) => {
+                    last = Some(operations.clone());
                     let behind = self.validated.get(&(*partition, *record));
                     if let (Some(behind), Some(reads)) = (behind, seen.get(partition)) {
                         let (reads, behind) = (reads.clone(), *behind);
@@ -113,9 +115,11 @@ impl Case<'_> {
                 }
             }
         }
-        // Of a range only as far as it is given: whoever has none of that is not asked.
-        let given = valid.values().next().and_then(|valid| valid.operations.first());
-        let wanted = match given.filter(|_| range_of(&operation.asked).is_some()) {
+        // Of a range only as far as it is given: whoever has none of that is not asked, though he may have been in a try before.
+        let is_range = range_of(&operation.asked).is_some();
+        let last = last.filter(|_| is_range);
+        valid.retain(|_, one| last.as_ref().is_none_or(|last| one.operations == *last));
+        let wanted = match last.as_ref().and_then(|last| last.first()) {
             Some(given) => self.partitions_of(given).map(usize::from).collect(),
             None => wanted,
         };
