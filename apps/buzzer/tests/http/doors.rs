@@ -38,6 +38,16 @@ fn begin(from: Ipv4Addr, url: &str, sent: &str) -> Option<TcpStream> {
     Some(stream)
 }
 
+/// A request whose body the application waits for: it has said so, and what is under way ends before it stops.
+fn begin_body(url: &str) -> TcpStream {
+    let asks = HALF_A_BODY.replace("\r\n\r\n{", "\r\nExpect: 100-continue\r\n\r\n");
+    let mut stream = begin(ELSEWHERE, url, &asks).unwrap();
+    let mut told = [0; b"HTTP/1.1 100 Continue".len()];
+    stream.read_exact(&mut told).unwrap();
+    assert_eq!(told, *b"HTTP/1.1 100 Continue");
+    stream
+}
+
 /// Whether it was not closed at the other end.
 fn is_open(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
@@ -143,7 +153,7 @@ fn what_is_wrong_is_told_to_those_who_run_it() {
     world.signal_partition(1, "-CONT");
 
     // It is there until the process ends, as while somebody is still waited for.
-    let _slow = begin(ELSEWHERE, world.url(), HALF_A_BODY).unwrap();
+    let _slow = begin_body(world.url());
     signal("-TERM", world.app().id());
     wait_for("the end of the public address", || {
         connect_from(ELSEWHERE, world.url()).is_none().then_some(())
