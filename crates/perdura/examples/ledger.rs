@@ -69,7 +69,7 @@ impl Service for Ledger {
     }
 }
 
-fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
+fn main() -> anyhow::Result<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_none_or(|word| word != "pay") || words.len() != 5 {
         return Ok(perdura::cli::<Ledger>());

@@ -4,7 +4,7 @@
 use perdura::{Store, StoreError};
 
 /// Writes who was there last, and says who was before.
-async fn visit(directory: &str, name: &str) -> Result<(), Box<dyn std::error::Error>> {
+async fn visit(directory: &str, name: &str) -> anyhow::Result<()> {
     let store = Store::open(directory)?;
     let visit = store.transact(async |visit| {
         let before = visit.get("last visitor").await?;
@@ -16,10 +16,10 @@ async fn visit(directory: &str, name: &str) -> Result<(), Box<dyn std::error::Er
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, name] = &arguments[..] else {
-        return Err("give the directory of a cluster's files, and a name".into());
+        anyhow::bail!("give the directory of a cluster's files, and a name");
     };
     tokio::runtime::Runtime::new()?.block_on(visit(directory, name))
 }

@@ -1,10 +1,9 @@
 //! Money that is moved between accounts of a store, in whichever partitions they are. The store is that of the files in the directory that is given,
 //! as `perdura dev --partitions 2` or `perdura init` makes them; its replicas have to run.
 
+use anyhow::Context;
 use perdura::StoreError;
 use perdura::blocking::{Store, Transaction};
-
-type Failure = Box<dyn std::error::Error>;
 
 /// What an account has.
 fn balance(t: &mut Transaction<'_>, account: &str) -> Result<u64, StoreError<String>> {
@@ -26,8 +25,9 @@ fn transfer(store: &Store, from: &str, to: &str, amount: u64) -> Result<(), Stor
     })
 }
 
-fn main() -> Result<(), Failure> {
-    let directory = std::env::args_os().nth(1).ok_or("give the directory of a cluster's files")?;
+fn main() -> anyhow::Result<()> {
+    let directory =
+        std::env::args_os().nth(1).context("give the directory of a cluster's files")?;
     let store = Store::open(directory)?;
     store.put("account/alice", "100")?;
     transfer(&store, "alice", "bob", 30)?;

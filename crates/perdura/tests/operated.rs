@@ -89,7 +89,12 @@ fn what_init_says_is_to_be_done_holds_as_it_stands() {
     }
     wait_until_ok(health);
     assert_eq!(run(&["pay", &dir, "bank", "alice", "7"]).ok(), "alice has 7\n");
-    // So does what is said of a replica that is replaced.
+    // A `main` that returns what its client says shows its words.
+    let too_much = run(&["pay", &dir, "alice", "bob", "9"]);
+    too_much.failed(1, &["Error: the service refused it: TooLittle(7)"]);
+    let nowhere = run(&["pay", "/nowhere/at/all", "alice", "bob", "9"]);
+    nowhere.failed(1, &["Error: there is no", "/nowhere/at/all"]);
+    // What is said of a replica that is replaced holds too.
     wait_until_active(&dir);
     stop(&mut replicas.0[1]);
     std::fs::remove_dir_all(Path::new(&dir).join("replica-1/data")).unwrap();
