@@ -287,7 +287,7 @@ fn stop_in_order<O: Operation>(
             }
             drop(all);
         });
-        tell_in_time(format!("perdura: {name}: {}", tally.text()));
+        tell_in_time(&format!("{name}: {}", tally.text()));
         std::process::exit(code_of(name).into());
     })
 }

@@ -5,6 +5,7 @@
 
 use crate::Usage;
 use crate::administer::{How, administer, is_refused};
+use crate::called;
 use crate::clients_of_all;
 use crate::command::CLUSTER_VARIABLE;
 use crate::connect::{administrator, load_groups};
@@ -15,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use perdura_client::Reply;
 use perdura_cluster::config::keys::fresh_key;
-use perdura_cluster::config::{CLUSTER_FILE, KeyFile, files};
+use perdura_cluster::config::{CLIENT_FILE, CLUSTER_FILE, KeyFile, files};
 use perdura_protocol::text::{Printable, is_printable};
 use perdura_protocol::{AdminCommand, ClientList, Decode, PublicKey, limits};
 use std::fs::File;
@@ -122,9 +123,10 @@ fn parse_public_key(text: &str) -> Result<PublicKey, String> {
     let key = perdura_protocol::ids::from_hex(text).map(PublicKey);
     let key = key.ok_or_else(|| "a public key is 64 hexadecimal digits".to_owned())?;
     if key.is_anybodys() {
-        return Err("anybody can sign in the name of this key: it stands for a point of small order, as no key does that was made by chance. \
-             Have whoever gave it to you make another one, with `perdura client key`"
-            .to_owned());
+        return Err(called::here(
+            "anybody can sign in the name of this key: it stands for a point of small order, as no key does that was made by chance. \
+             Have whoever gave it to you make another one, with `perdura client key`",
+        ));
     }
     Ok(key)
 }
@@ -132,8 +134,8 @@ fn parse_public_key(text: &str) -> Result<PublicKey, String> {
 /// Says of registered keys under which anybody can sign, as older programs registered them, what to do about them.
 pub fn warn_of_anybodys<'a>(clients: impl IntoIterator<Item = &'a (String, PublicKey)>) {
     for (name, _) in clients.into_iter().filter(|(_, key)| key.is_anybodys()) {
-        tell_in_time(format!(
-            "perdura: anybody can sign in the name of client {}: its key stands for a point of small order; revoke it, with `perdura client revoke`",
+        tell_in_time(&format!(
+            "anybody can sign in the name of client {}: its key stands for a point of small order; revoke it, with `perdura client revoke`",
             Printable(name)
         ));
     }
@@ -177,10 +179,27 @@ fn register(name: &str, key: PublicKey, how: &How) -> Result<()> {
     Ok(())
 }
 
-fn make_key(path: &Path, directory: &Path) -> Result<()> {
-    if path.exists() {
-        bail!("{} is there already, and nothing is overwritten", path.display());
+/// That a key can go to this file; so it may be called in a directory.
+fn check_free(path: &Path, name: &str) -> Result<()> {
+    if path.is_dir() {
+        let within = path.join(name);
+        bail!(
+            "{} is a directory, and a file is wanted: {}, perhaps",
+            path.display(),
+            within.display()
+        );
     }
+    if path.exists() {
+        bail!(
+            "{} is there already, and nothing is overwritten; give another file with --key-out",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+fn make_key(path: &Path, directory: &Path) -> Result<()> {
+    check_free(path, CLIENT_FILE)?;
     load_groups(directory)?;
     let key = fresh_key()?;
     let to = path_from(&files::directory_of(path), &directory.join(CLUSTER_FILE))?;
@@ -199,9 +218,7 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
         None => how.cluster.join(format!("client-{name}.toml")),
     };
     let _alone = alone(&files::directory_of(&path))?;
-    if path.exists() {
-        bail!("{} is there already, and nothing is overwritten; give --key-out", path.display());
-    }
+    check_free(&path, &format!("client-{name}.toml"))?;
     let mut pending = path.clone().into_os_string();
     pending.push(".pending");
     let pending = PathBuf::from(pending);

@@ -74,7 +74,7 @@ impl ClusterArguments {
         let key = perdura_cluster::connect::key(&path, cluster)?;
         // A command that is over soon keeps no log in which it could be said.
         if let Some(exposed) = Exposed::look(&path) {
-            tell_in_time(format!("perdura: {exposed}"));
+            tell_in_time(&exposed.to_string());
         }
         Ok(key)
     }

@@ -1,6 +1,7 @@
 //! How a program ends: what is said of an error, and the exit code: 0 done, 1 failed, 2 used wrongly; of one command for a service 3 no,
 //! 4 refused, 5 indeterminate.
 
+use crate::called;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub fn unanswered(error: &impl std::fmt::Display, refused: bool, json: bool) -> 
     if json {
         say!("{}", serde_json::json!({"outcome": outcome, "error": error.to_string()}));
     }
-    tell_in_time(format!("perdura: {error}"));
+    tell_in_time(&error.to_string());
     ExitCode::from(code)
 }
 
@@ -50,15 +51,19 @@ pub fn exit_code(name: &str, done: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
         Err(error) => {
-            tell_in_time(format!("{name}: {}", text_of(&error)));
+            tell_line(format!("{name}: {}", called::here(&text_of(&error))));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }
 }
 
-/// Says it on standard error, as far as that takes it: a log that nobody reads may be stuck there, and the process goes on, or ends,
-/// all the same.
-pub(crate) fn tell_in_time(text: String) {
+/// Says it on standard error in the name of this program, as far as that takes it: a log that nobody reads may be stuck there, and the
+/// process goes on, or ends, all the same.
+pub(crate) fn tell_in_time(text: &str) {
+    tell_line(format!("{}: {}", called::name(), called::here(text)));
+}
+
+fn tell_line(text: String) {
     let (said, wait) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().spawn(move || {
         tell!("{text}");

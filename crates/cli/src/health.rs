@@ -1,5 +1,6 @@
 //! `perdura health`: whether a cluster can be written to, by what its replicas say over the protocol port.
 
+use crate::called;
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use crate::partitions::label;
 use anyhow::{Context, Result};
@@ -66,6 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 )?;
             }
             for (id, why) in roll.missing() {
+                let why = called::here(&why);
                 writeln!(out, "{} does not take part: {}", label(id), Printable(&why))?;
             }
             for (id, space) in roll.nearly_full() {

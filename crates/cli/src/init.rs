@@ -300,8 +300,8 @@ fn make_group(
 /// Warns of a host with which more fails than the cluster bears.
 fn warn_of_crowded(hosts: &[String], faults: Faults) {
     for (host, count) in crowded(hosts, faults) {
-        tell_in_time(format!(
-            "perdura: warning: {host} has {count} of the {} that --hosts names, and the cluster goes on without {} only: with that host it may stand still",
+        tell_in_time(&format!(
+            "warning: {host} has {count} of the {} that --hosts names, and the cluster goes on without {} only: with that host it may stand still",
             hosts.len(),
             faults.u()
         ));

@@ -7,6 +7,7 @@
 //! removes them, once the superblock names them no more. A file that it still names is as it was
 //! put in place, so what fails there is damage.
 
+use crate::called;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use perdura_cluster::config::files::directory_of;
@@ -70,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     out.flush()?;
     if !intact {
-        tell!("perdura: not everything verifies");
+        tell!("{}: not everything verifies", called::name());
     }
     Ok(if intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

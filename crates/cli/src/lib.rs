@@ -31,6 +31,7 @@ mod administer;
 pub mod allocator;
 mod batch;
 pub mod bench;
+mod called;
 mod client_keys;
 mod clients_of_all;
 mod command;

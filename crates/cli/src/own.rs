@@ -1,7 +1,9 @@
 //! The command line of a program with a service of its own: what runs its replicas and operates their clusters.
 
 use crate::init::{self, Named};
-use crate::{admin, client_keys, completion, dev, ending, health, inspect, limit, man, replica};
+use crate::{
+    admin, called, client_keys, completion, dev, ending, health, inspect, limit, man, replica,
+};
 use crate::{status, upgrade};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use perdura_typed::{Service, name_of};
@@ -42,7 +44,7 @@ enum Command {
 }
 
 /// Does what the command line asks for, with the replicas of this service, and tells of what went wrong. All of a program's `main`:
-/// `init`, `dev`, `replica`, `status`, `health`, and what else operates a cluster (`--help` lists them). Where a message or a help names `perdura`, this program does
+/// `init`, `dev`, `replica`, `status`, `health`, and what else operates a cluster (`--help` lists them). Where the log of a replica names `perdura`, this program does
 /// as well.
 #[must_use]
 pub fn service<S: Service>() -> ExitCode {
@@ -51,7 +53,8 @@ pub fn service<S: Service>() -> ExitCode {
         .and_then(|path| Some(Path::new(&path).file_name()?.to_string_lossy().into_owned()));
     // The command line's definitions last as long as the program.
     let name: &'static str = name.unwrap_or_else(|| S::NAME.to_owned()).leak();
-    let command = || Arguments::command().name(name).bin_name(name);
+    called::set(name, &Arguments::command());
+    let command = || called::in_help(Arguments::command().name(name).bin_name(name));
     let parsed = Arguments::from_arg_matches(&command().get_matches());
     let arguments = parsed.unwrap_or_else(|error| error.exit());
     let own = Named { name: name_of::<S>(), version: S::VERSION };

@@ -17,6 +17,7 @@ mod home;
 
 use crate::Usage;
 use crate::administer::confirmed;
+use crate::called;
 use crate::client_keys::alone;
 use crate::command::CLUSTER_VARIABLE;
 use crate::connect::{administrator, connect, load_groups, parse_duration, runtime};
@@ -238,7 +239,7 @@ fn look_first(
         }
         std::thread::sleep(Duration::from_millis(200));
     };
-    say!("{}", replacement.text());
+    say!("{}", called::here(&replacement.text()));
     if !replacement.is_safe() {
         let others: Vec<String> =
             replacement.missing.iter().map(|(id, _)| id.to_string()).collect();

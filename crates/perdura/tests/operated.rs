@@ -328,8 +328,9 @@ fn what_makes_no_sense_is_told_of() {
         run(arguments).failed(2, words);
     }
     let file = format!("{dir}/replica-0/replica.toml");
-    let told =
-        format!("ledger: there is no file {file}; `perdura init` makes one for each replica");
+    let told = format!(
+        "ledger: there is no file {file}; `ledger init` makes one for each replica, `ledger replica reinit` a new one"
+    );
     run(&["replica", "--config", &file]).failed(1, &[&told]);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing was made");
 }
@@ -343,5 +344,10 @@ fn help_is_there_for_each_command() {
     }
     for elsewhere in ["server", "kv", "space", "txn", "bench"] {
         assert!(!has(elsewhere), "{elsewhere} in {commands:?}");
+    }
+    // They name this program.
+    for command in commands {
+        let help = program().args(&command).arg("--help").output().map(Ran::from).unwrap().ok();
+        assert!(!help.contains("`perdura "), "{help}");
     }
 }

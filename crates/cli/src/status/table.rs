@@ -1,6 +1,7 @@
 //! The answer as people read it: a table of all replicas, and what is notable of them below it.
 
 use super::report::{Hanging, Line};
+use crate::called;
 use crate::partitions::label;
 use perdura_cluster::protocol::PartitionId;
 use perdura_cluster::protocol::text::Printable;
@@ -31,7 +32,7 @@ pub(super) fn footer<'a>(lines: impl Iterator<Item = &'a Line>) -> String {
     let mut said: Vec<(String, Vec<String>)> = Vec::new();
     for line in lines {
         let label = label(line.partition.map(PartitionId), line.id);
-        for note in notes(line) {
+        for note in notes(line).iter().map(|note| called::here(note)) {
             match said.iter_mut().find(|(known, _)| *known == note) {
                 Some((_, labels)) => labels.push(label.clone()),
                 None => said.push((note, vec![label.clone()])),
