@@ -172,7 +172,24 @@ fn a_directory_of_another_cluster_or_replica_is_refused() {
     edit(&file, &format!("{:?}", foreign.display().to_string()), "\"../replica-1/data\"");
     start(&cluster, 0).failed(1, &["belongs to replica 1", "replica.toml"]);
     let path = cluster.path("replica-0").display().to_string();
-    run(&["replica", "--config", &path]).failed(1, &["is a directory", "a file is wanted"]);
+    let within = format!("is a directory, and a file is wanted: {path}/replica.toml, perhaps");
+    run(&["replica", "--config", &path]).failed(1, &[&path, &within]);
+}
+
+#[test]
+fn a_directory_is_no_file_and_the_one_in_it_that_may_be_meant_is_named() {
+    let cluster = Cluster::init(&["--crash", "1"]);
+    let dir = cluster.dir().display().to_string();
+    let told =
+        |file: &str| format!("{dir} is a directory, and a file is wanted: {dir}/{file}, perhaps");
+    run(&["replica", "--config", &dir]).failed(1, &[&told("replica-0/replica.toml")]);
+    run(&["health", "--cluster", &dir, "--client", &dir]).failed(1, &[&told("client.toml")]);
+    let key = ["client", "add", "a", "--cluster", &dir, "--key-out", &dir];
+    run(&key).failed(1, &[&told("client-a.toml")]);
+    let data = cluster.path("replica-0/data").display().to_string();
+    let told = run(&["replica", "--config", &data]);
+    told.failed(1, &["is a directory, and a file is wanted"]);
+    assert!(!told.error.contains("perhaps"), "{told:?}");
 }
 
 #[test]

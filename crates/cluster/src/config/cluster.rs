@@ -160,7 +160,7 @@ impl Cluster {
     /// Reads and checks the file at `path`.
     pub fn load(path: &Path) -> Result<Cluster> {
         let advice = "`perdura init DIR` makes a cluster's files";
-        Cluster::parse(path, &files::read(path, advice)?)
+        Cluster::parse(path, &files::read(path, files::Kind::Cluster, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.

@@ -40,11 +40,13 @@ pub enum ReadError {
         /// What takes such a file.
         goes_to: &'static str,
     },
-    /// Something else has its name.
-    #[error("{file} is a directory, and a file is wanted")]
+    /// A directory was given as a file.
+    #[error("{file} is a directory, and a file is wanted{}", instead.as_ref().map_or_else(String::new, |it| format!(": {it}, perhaps")))]
     Directory {
         /// Its path.
         file: String,
+        /// One in it that is of the kind that is wanted.
+        instead: Option<String>,
     },
     /// It is not UTF-8.
     #[error("{file} is not a text file; restore it from a copy")]

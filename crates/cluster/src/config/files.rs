@@ -1,6 +1,7 @@
 //! Reading and writing whole files.
 
 use super::error::{ReadError, Result, WriteError};
+use super::{CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE, SERVER_FILE};
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -84,6 +85,26 @@ impl Kind {
         }
     }
 
+    /// How such a one is called, as a rule.
+    fn file_name(self) -> &'static str {
+        match self {
+            Kind::Cluster => CLUSTER_FILE,
+            Kind::Replica => REPLICA_FILE,
+            Kind::Server => SERVER_FILE,
+            Kind::Key => CLIENT_FILE,
+        }
+    }
+
+    /// One in this directory, or in one of those in which a cluster's directory has those of replicas and servers: the first of them.
+    fn within(self, directory: &Path) -> Option<PathBuf> {
+        let name = self.file_name();
+        let below = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path().join(name));
+        let is_own =
+            |path: &PathBuf| matches!(self, Kind::Replica | Kind::Server) && path.is_file();
+        let own = directory.join(name);
+        if own.is_file() { Some(own) } else { below.filter(is_own).min() }
+    }
+
     /// What takes such a one.
     fn goes_to(self) -> &'static str {
         match self {
@@ -95,8 +116,8 @@ impl Kind {
     }
 }
 
-/// The text of the file at `path`; `advice` says what to do when it is missing.
-pub fn read(path: &Path, advice: &'static str) -> Result<String> {
+/// The text of the file at `path`, which is to be of that kind; `advice` says what to do when it is missing.
+pub fn read(path: &Path, wanted: Kind, advice: &'static str) -> Result<String> {
     let file = path.display().to_string();
     match fs::read_to_string(path) {
         Ok(text) => Ok(text),
@@ -107,7 +128,10 @@ pub fn read(path: &Path, advice: &'static str) -> Result<String> {
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             Err(ReadError::NoDirectory { file: directory_of(path).display().to_string() })
         }
-        Err(error) if error.kind() == ErrorKind::IsADirectory => Err(ReadError::Directory { file }),
+        Err(error) if error.kind() == ErrorKind::IsADirectory => {
+            let instead = wanted.within(path).map(|found| found.display().to_string());
+            Err(ReadError::Directory { file, instead })
+        }
         Err(error) if error.kind() == ErrorKind::InvalidData => Err(ReadError::NotText { file }),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             Err(ReadError::Forbidden { file, user: user() })
@@ -292,7 +316,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let own = root.path().join("replica-0");
         fs::create_dir(&own).unwrap();
-        let told = |path: PathBuf| read(&path, "make one").unwrap_err().to_string();
+        let told = |path: PathBuf| read(&path, Kind::Cluster, "make one").unwrap_err().to_string();
         assert!(told(own.join("cluster.toml")).ends_with("; make one"));
         fs::write(root.path().join("cluster.toml"), "").unwrap();
         let text = told(own.join("cluster.toml"));

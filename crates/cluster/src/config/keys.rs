@@ -39,7 +39,7 @@ impl KeyFile {
     pub fn load(path: &Path) -> Result<KeyFile> {
         let advice = "`perdura init` makes client.toml and admin.toml, `perdura client add NAME` \
                       the files of further clients";
-        KeyFile::parse(path, &files::read(path, advice)?)
+        KeyFile::parse(path, &files::read(path, files::Kind::Key, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.

@@ -145,7 +145,7 @@ impl ReplicaFile {
     pub fn load(path: &Path) -> Result<ReplicaFile> {
         let advice =
             "`perdura init` makes one for each replica, `perdura replica reinit` a new one";
-        ReplicaFile::parse(path, &files::read(path, advice)?)
+        ReplicaFile::parse(path, &files::read(path, files::Kind::Replica, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.

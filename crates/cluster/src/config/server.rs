@@ -84,7 +84,7 @@ impl ServerFile {
     /// Reads and checks the file at `path`.
     pub fn load(path: &Path) -> Result<ServerFile> {
         let advice = "`perdura init DIR --partitions P` makes one for each server";
-        ServerFile::parse(path, &files::read(path, advice)?)
+        ServerFile::parse(path, &files::read(path, files::Kind::Server, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.
