@@ -53,6 +53,14 @@ pub enum RestoreError {
     Contradiction(&'static str),
 }
 
+impl RestoreError {
+    /// Whether these are not the pieces that were written. Else they are, and this program does not read them.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(self, RestoreError::Count { .. } | RestoreError::Digest(_))
+    }
+}
+
 impl<S: Service> Machine<S> {
     /// The machine whose snapshot had this manifest and these pieces. `service` is in its initial
     /// state.

@@ -6,7 +6,9 @@ use perdura_client::{Client, Options, Reply};
 use perdura_durability::FileDisk;
 use perdura_durability::inspect::read_superblock;
 use perdura_execution::{ExecutionContext, Failure, QueryContext, RestoreError, Service, Snapshot};
+use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
+use perdura_replica::node::BootError;
 use perdura_replica::runtime::RunError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +19,8 @@ static PANICS: AtomicBool = AtomicBool::new(false);
 /// Fatal to whoever executes the next command.
 static FATAL: AtomicBool = AtomicBool::new(false);
 static BAD_SEGMENTS: AtomicBool = AtomicBool::new(false);
+/// The state is another program's.
+static UNREAD: AtomicBool = AtomicBool::new(false);
 static HANGS: Mutex<()> = Mutex::new(());
 static RESTORES: Mutex<()> = Mutex::new(());
 
@@ -60,6 +64,9 @@ impl Service for Last {
 
     fn install(&mut self, _: usize, segment: Bytes) -> Result<(), RestoreError> {
         drop(RESTORES.lock().unwrap_or_else(PoisonError::into_inner));
+        if flag(&UNREAD) {
+            return Err(RestoreError::Contradiction("another number of parts"));
+        }
         self.0 = segment;
         Ok(())
     }
@@ -275,10 +282,8 @@ fn running(group: &Group<Last>, i: usize) -> bool {
     superblock.unwrap().running.is_some()
 }
 
-#[test]
-fn a_state_that_is_restored_without_end_is_named_with_its_slot() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (mut group, runtime) = (group(), runtime());
+/// Orders commands until the first replica has stored a state; behind which slot.
+fn stored(group: &Group<Last>, runtime: &tokio::runtime::Runtime) -> Slot {
     runtime.block_on(async {
         let client = group.connect();
         // Past a boundary, so that there is a state.
@@ -286,16 +291,20 @@ fn a_state_that_is_restored_without_end_is_named_with_its_slot() {
             order(&client, "kept").await;
         }
     });
-    let stored = || {
+    loop {
         let superblock = read_superblock(&mut FileDisk::read_only(&group.data(0))).unwrap();
-        superblock.unwrap().checkpoint().map(|checkpoint| checkpoint.slot)
-    };
-    let slot = loop {
-        match stored() {
-            Some(slot) => break slot,
+        match superblock.unwrap().checkpoint() {
+            Some(checkpoint) => return checkpoint.slot,
             None => std::thread::yield_now(),
         }
-    };
+    }
+}
+
+#[test]
+fn a_state_that_is_restored_without_end_is_named_with_its_slot() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut group, runtime) = (group(), runtime());
+    let slot = stored(&group, &runtime);
     (0..3).for_each(|i| group.stop(i));
     let stuck = RESTORES.lock().unwrap_or_else(PoisonError::into_inner);
     group.start(0);
@@ -307,6 +316,32 @@ fn a_state_that_is_restored_without_end_is_named_with_its_slot() {
     }
     drop(stuck);
     group.stop(0);
+}
+
+/// Whoever changed a type that is stored is not told to replace a disk.
+#[test]
+fn a_state_that_another_program_wrote_is_said_to_be_that() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut group, runtime) = (group(), runtime());
+    stored(&group, &runtime);
+    (0..3).for_each(|i| group.stop(i));
+    UNREAD.store(true, Ordering::SeqCst);
+    group.start(0);
+    let error = group.failure(0);
+    UNREAD.store(false, Ordering::SeqCst);
+    let words = error.to_string();
+    let RunError::Boot(BootError::OtherProgram(_)) = error else { panic!("{words}") };
+    let (first, last) = words.split_once("Most likely another program wrote it").unwrap();
+    for part in ["is as it was written", "does not read it", "another number of parts"] {
+        assert!(first.contains(part), "{words}");
+    }
+    assert!(last.contains("Changing it") && last.contains("Only if"), "{words}");
+    // The program that wrote it goes on.
+    (0..3).for_each(|i| group.start(i));
+    runtime.block_on(async {
+        assert_eq!(order(&group.connect(), "after").await, "kept");
+    });
+    (0..3).for_each(|i| group.stop(i));
 }
 
 #[test]

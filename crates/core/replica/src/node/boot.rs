@@ -97,18 +97,30 @@ pub enum BootError {
     /// The checkpoint goes on under newer versions than this program knows.
     #[error("the state of this replica is a newer program's: {0}")]
     Newer(VersionError),
-    /// The checkpoint's checksums hold, but it is not a state of this program.
+    /// The checkpoint's checksums hold, and it is not the one that its manifest names.
     #[error(
-        "the checkpoint does not restore: {0}. Replace the replica with `perdura replica reinit`, on the machine where admin.toml is"
+        "the checkpoint is not as it was written: {0}. Test memory and disk of this machine, and replace the replica with `perdura replica \
+         reinit`, on the machine where admin.toml is"
     )]
-    Checkpoint(RestoreError),
+    Damaged(RestoreError),
+    /// The checkpoint is the one that its manifest names, but not a state of this program.
+    #[error(
+        "the checkpoint is as it was written, and this program does not read it: {0}. Most likely another program wrote it: start {SAME_TYPES}. \
+         Only if this is the very program that wrote it, replace the replica with `perdura replica reinit`, on the machine where admin.toml is"
+    )]
+    OtherProgram(RestoreError),
 }
+
+/// Which program reads a state that this one does not.
+pub(super) const SAME_TYPES: &str = "that one, or one whose types and parts are, under the version in force, as they were in that one \
+    (docs/your-own-service.md, \"Changing it\")";
 
 impl From<RestoreError> for BootError {
     fn from(error: RestoreError) -> BootError {
         match error {
             RestoreError::Versions(error) => BootError::Newer(error),
-            error => BootError::Checkpoint(error),
+            error if error.is_damage() => BootError::Damaged(error),
+            error => BootError::OtherProgram(error),
         }
     }
 }

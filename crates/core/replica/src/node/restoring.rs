@@ -1,6 +1,7 @@
 //! A machine from the pieces of a transferred state: seconds for a large one, in which the event loop would
 //! answer nobody, and the links to others would break. So the driver has it made elsewhere.
 
+use super::boot::SAME_TYPES;
 use bytes::Bytes;
 use perdura_execution::{AnyService, Machine, Manifest, RestoreError};
 use perdura_protocol::Slot;
@@ -58,5 +59,33 @@ impl Restored {
     /// The outcome, if the work is done.
     pub fn take(&self) -> Option<Outcome> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// What is said of a certified state of this slot of which no machine was made.
+pub(super) fn not_restored(slot: Slot, error: &RestoreError) -> String {
+    let first = format!("the certified state at slot {slot} does not restore: {error}");
+    match error {
+        RestoreError::Versions(_) => first,
+        error if error.is_damage() => {
+            format!("{first}. What came was verified, so test the memory of this machine")
+        }
+        _ => format!(
+            "{first}. It is as the others hold it, so most likely they run another program: start {SAME_TYPES}. Report this only if all run the same one"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_and_another_program_are_told_apart() {
+        let damaged = not_restored(Slot(7), &RestoreError::Digest(3));
+        assert!(damaged.contains("slot 7") && damaged.contains("test the memory"), "{damaged}");
+        let other = not_restored(Slot(7), &RestoreError::Contradiction("so many parts"));
+        assert!(other.contains("so many parts. It is as the others hold it"), "{other}");
+        assert!(other.contains("another program") && !other.contains("memory"), "{other}");
     }
 }

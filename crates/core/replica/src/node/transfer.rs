@@ -14,7 +14,7 @@
 use super::checkpoints::Stored;
 use super::fetching::{Fetching, Pace, StateTransfer};
 use super::ingress::is_open;
-use super::restoring::Restored;
+use super::restoring::{Restored, not_restored};
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{AnyService, Machine, Manifest, ManifestError, newest_versions};
@@ -506,7 +506,7 @@ impl Node {
             }
             Ok(_) => self.end_transfer(now),
             Err(error) => {
-                self.halt(format!("a certified state does not restore: {error}. Report this"));
+                self.halt(not_restored(manifest.slot, &error));
             }
         }
     }
