@@ -141,9 +141,9 @@ pub enum RunError {
     Disk(String),
     /// The service panicked, for the first time at this slot.
     #[error(
-        "stopped: {0}. This is a bug of the service; no disk failed, and everything acknowledged is safe. All \
-         replicas run the same commands: the others end there too, and this one runs it again when it is started. \
-         Report it to whoever wrote the service"
+        "stopped: {0}. This is a bug of the service; no disk failed, and everything acknowledged is safe. All replicas execute the same: each \
+         whose program has the bug ends there too, and it comes again at each start. The way out is a program without it, whose author needs \
+         these words and the log, and then the same one for all replicas: see docs/deploy.md, \"A service that panics\""
     )]
     Service(Box<ServicePanic>),
     /// The service said that it cannot go on in this replica.
