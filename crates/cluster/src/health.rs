@@ -129,11 +129,34 @@ impl RollCall {
             (Some(vitals), _) if vitals.condition == Condition::Active => {
                 Some("its clock is wrong".to_owned())
             }
+            (Some(vitals), _) if vitals.condition == Condition::Waiting => {
+                Some(self.waits_for(vitals))
+            }
             (Some(vitals), _) => Some(vitals.condition.to_string()),
             (None, Some(failure)) => Some(failure.clone()),
             (None, None) => Some("no answer in time".to_owned()),
         };
         self.attendance.iter().filter_map(|one| Some((one.id, why(one)?))).collect()
+    }
+
+    /// What a replica waits for, that hears of too few.
+    fn waits_for(&self, vitals: &Vitals) -> String {
+        let members = (0..self.faults.n() as u8).map(ReplicaId);
+        let (heard, missing): (Vec<_>, Vec<_>) = members.partition(|id| vitals.hears(*id));
+        if heard.is_empty() {
+            // Its program is older, and does not say.
+            return vitals.condition.to_string();
+        }
+        let (count, needed) = (heard.len(), self.faults.responsive());
+        let first = match count < needed {
+            true => format!("{count} members are there with itself, and {needed} are needed"),
+            false => format!(
+                "of the {count} members that are there with itself too few can vote, and {needed} are needed"
+            ),
+        };
+        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        let missing = if missing.is_empty() { "none".to_owned() } else { missing.join(", ") };
+        format!("waiting: {first}; missing: {missing}")
     }
 
     /// What can be done with the group, as far as its replicas say.
@@ -293,6 +316,22 @@ mod tests {
         ] {
             assert_eq!(roll(faults, view, said).health(), health, "{faults:?} {view} {said}");
         }
+    }
+
+    #[test]
+    fn who_waits_says_for_whom() {
+        let mut alone = roll((1, 0), 0, "w--");
+        let said = |roll: &RollCall| roll.missing()[0].clone();
+        assert_eq!(said(&alone), (ReplicaId(0), "waiting".to_owned()), "an older program");
+        let hears = |roll: &mut RollCall, bits| {
+            roll.attendance[0].vitals.as_mut().unwrap().hears = bits;
+        };
+        hears(&mut alone, 0b001);
+        let text = "waiting: 1 members are there with itself, and 2 are needed; missing: 1, 2";
+        assert_eq!(said(&alone), (ReplicaId(0), text.to_owned()));
+        hears(&mut alone, 0b111);
+        let (_, text) = said(&alone);
+        assert!(text.contains("of the 3 members") && text.contains("too few can vote"), "{text}");
     }
 
     #[test]
