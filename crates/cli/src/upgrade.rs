@@ -1,12 +1,14 @@
 //! `perdura upgrade`: raises the versions of the rules under which all replicas execute.
 
 use crate::administer::{How, administer, confirmed, uncertain};
+use crate::called;
 use crate::connect::{administrator, load_groups};
 use crate::health;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use perdura_cluster::health::RollCall;
+use perdura_cluster::health::{RollCall, Upgrade};
 use perdura_protocol::{AdminCommand, Versions};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ use std::time::Duration;
 ///
 /// First asks all replicas what they run and could run, and says so; then orders the highest versions that all know. They hold from the
 /// next batch on, and are never lowered: older programs cannot run the replicas afterwards. Refused where it is not known of a
-/// replica that it can run them. Where there is nothing to raise, but not every replica said so, it fails.
+/// replica that it can run them. Where there is nothing to raise, but not every replica said so, or one can run more than the others, it
+/// fails.
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -43,6 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let key = administrator(&how.cluster, &groups[0])?;
     let rolls = health::ask_each(&groups, &key, how.timeout.min(ASK))?;
     let (mut raised, mut is_doubtful, mut all_said) = (Vec::new(), false, true);
+    let mut held_back = Vec::new();
     for (group, roll) in groups.iter().zip(&rolls) {
         let of = group.partition_text();
         show(&of, roll);
@@ -59,23 +63,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             );
         }
         for (id, why) in &upgrade.doubtful {
+            let why = called::here(why);
             say!("{of}what replica {id} runs and can run is not known: {why}");
         }
         all_said &= upgrade.doubtful.is_empty();
         if to == upgrade.in_force {
+            if upgrade.newest != to {
+                held_back.push(format!("{of}{}", held_back_by(&upgrade)));
+            }
             continue;
         }
         is_doubtful |= !upgrade.doubtful.is_empty();
         raised.push((group, to));
     }
     let Some(highest) = raised.iter().map(|(_, to)| *to).reduce(highest_of) else {
-        if !all_said {
-            bail!(
-                "among the replicas that said what they run there is nothing to raise, and not all did: start the others, and run the command again"
-            );
-        }
-        say!("there is nothing to raise");
-        return Ok(ExitCode::SUCCESS);
+        return nothing_to_raise(&held_back, all_said);
     };
     if is_doubtful && !arguments.force {
         bail!(
@@ -104,9 +106,41 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// No group can be raised: because of these, or since not all said what they can run, or because all run under the newest versions.
+fn nothing_to_raise(held_back: &[String], all_said: bool) -> Result<ExitCode> {
+    if !held_back.is_empty() {
+        bail!(
+            "nothing can be raised yet, for not all replicas run a program that knows the newest versions. {}. Start these with the newer \
+             program, and run the command again",
+            held_back.join("; ")
+        );
+    }
+    if !all_said {
+        bail!(
+            "among the replicas that said what they run there is nothing to raise, and not all did: start the others, and run the command again"
+        );
+    }
+    say!("there is nothing to raise");
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Of several groups one may have been raised before, and another not.
 fn highest_of(one: Versions, other: Versions) -> Versions {
     Versions { rules: one.rules.max(other.rules), service: one.service.max(other.service) }
+}
+
+/// Which replicas have older programs than another one.
+fn held_back_by(upgrade: &Upgrade) -> String {
+    let mut behind: BTreeMap<Versions, Vec<String>> = BTreeMap::new();
+    for (id, newest) in &upgrade.behind {
+        behind.entry(*newest).or_default().push(id.to_string());
+    }
+    let text = |(newest, ids): (Versions, Vec<String>)| match &ids[..] {
+        [id] => format!("replica {id} can run only {newest}"),
+        ids => format!("replicas {} can run only {newest}", ids.join(", ")),
+    };
+    let behind: Vec<String> = behind.into_iter().map(text).collect();
+    format!("The newest that any of them knows: {}; {}", upgrade.newest, behind.join("; "))
 }
 
 /// What each replica runs, by its own word.

@@ -1,5 +1,6 @@
 //! The entrance, as a program uses it.
 
+mod changed;
 mod ledger;
 mod operated;
 #[path = "../../cli/tests/common/processes.rs"]

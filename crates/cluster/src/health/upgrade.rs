@@ -13,6 +13,10 @@ pub struct Upgrade {
     /// The highest that all but r of them can run, if so many say anything that some replica that does not lie can: more than those in
     /// common only if one has an older program, or says so and lies.
     pub of_most: Versions,
+    /// The highest that one of them says it can run; at least those in force.
+    pub newest: Versions,
+    /// Those that say they cannot run these, and what they can.
+    pub behind: Vec<(ReplicaId, Versions)>,
     /// Of whom it is not known that they can run these, and why.
     pub doubtful: Vec<(ReplicaId, String)>,
 }
@@ -23,8 +27,7 @@ impl RollCall {
     pub fn upgrade(&self, service: &ServiceName) -> Option<Upgrade> {
         let mut doubtful = self.missing();
         doubtful.retain(|(id, _)| self.vitals().all(|(other, _)| other != *id));
-        let mut in_force = Vec::new();
-        let (mut rules, mut services) = (Vec::new(), Vec::new());
+        let (mut in_force, mut said) = (Vec::new(), Vec::new());
         for (id, vitals) in self.vitals() {
             match &vitals.runs {
                 None => {
@@ -36,16 +39,19 @@ impl RollCall {
                 }
                 Some(runs) => {
                     in_force.push(runs.versions);
-                    rules.push(runs.newest.rules);
-                    services.push(runs.newest.service);
+                    said.push((id, runs.newest));
                 }
             }
         }
         doubtful.sort();
         in_force.sort_unstable_by(|a, b| b.cmp(a));
         let in_force = *in_force.get(self.faults.r())?;
-        rules.sort_unstable();
-        services.sort_unstable();
+        let sorted = |version: fn(&Versions) -> u16| {
+            let mut all: Vec<u16> = said.iter().map(|(_, newest)| version(newest)).collect();
+            all.sort_unstable();
+            all
+        };
+        let (rules, services) = (sorted(|one| one.rules), sorted(|one| one.service));
         // With fewer it could be the word of a liar, for something that nobody runs.
         let r = self.faults.r();
         let few = if rules.len() > 2 * r { r } else { 0 };
@@ -53,7 +59,13 @@ impl RollCall {
             let newest = Versions { rules: *rules.get(few)?, service: *services.get(few)? };
             Some(if newest.reach(in_force) { newest } else { in_force })
         };
-        Some(Upgrade { in_force, common: all_but(0)?, of_most: all_but(few)?, doubtful })
+        let newest = Versions {
+            rules: in_force.rules.max(*rules.last()?),
+            service: in_force.service.max(*services.last()?),
+        };
+        let (common, of_most) = (all_but(0)?, all_but(few)?);
+        let behind = said.into_iter().filter(|(_, own)| !own.reach(newest)).collect();
+        Some(Upgrade { in_force, common, of_most, newest, behind, doubtful })
     }
 }
 
@@ -106,6 +118,22 @@ mod tests {
             roll(1, &[Some((old, new)), Some((of(9, 9), new)), Some((old, new)), Some((old, new))]);
         let upgrade = liar.upgrade(&KV).unwrap();
         assert_eq!((upgrade.in_force, upgrade.common), (old, new));
+    }
+
+    #[test]
+    fn who_has_an_older_program_than_another_is_named() {
+        let (old, new) = (of(1, 1), of(1, 2));
+        let claims = |newest| Some((old, newest));
+        let upgrade = roll(0, &[claims(new), claims(old), claims(old)]).upgrade(&KV).unwrap();
+        assert_eq!((upgrade.common, upgrade.newest), (old, new));
+        assert_eq!(upgrade.behind, [(ReplicaId(1), old), (ReplicaId(2), old)]);
+        // Each may be behind in something else.
+        let crossed = roll(0, &[claims(of(2, 1)), claims(new), claims(of(2, 2))]);
+        let crossed = crossed.upgrade(&KV).unwrap();
+        assert_eq!((crossed.common, crossed.newest), (old, of(2, 2)));
+        assert_eq!(crossed.behind, [(ReplicaId(0), of(2, 1)), (ReplicaId(1), new)]);
+        let same = roll(0, &[claims(new), claims(new), claims(new)]).upgrade(&KV).unwrap();
+        assert!(same.newest == new && same.behind.is_empty());
     }
 
     /// Whether it lies, or has an older program, nobody else can know.
