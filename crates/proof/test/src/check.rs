@@ -170,7 +170,7 @@ pub fn check<S: Service>(
 }
 
 /// The next one that there is under this version, of as many tries as that takes.
-fn step_of<S: Service>(
+pub(crate) fn step_of<S: Service>(
     step: &mut impl FnMut(&mut Random) -> Step<S>,
     random: &mut Random,
     version: u16,
@@ -211,7 +211,7 @@ fn panicked(step: u64) -> impl Fn(Panicked) -> Wrong {
     move |Panicked(text)| (step, Fault::Panic(text))
 }
 
-fn stored(unfaithful: Unfaithful) -> Fault {
+pub(crate) fn stored(unfaithful: Unfaithful) -> Fault {
     match unfaithful {
         Unfaithful::Unreadable(what) => Fault::NotReadBack(what),
         Unfaithful::Changed(what) => Fault::ChangedByReading(what),
@@ -224,24 +224,30 @@ fn refused(sent: &Sent, answer: &Answer) -> bool {
     sent.is_command && answer.as_ref().map_or(true, |reply| is_refusal(reply))
 }
 
+/// Does a step, whose answer is one that its client can read.
+pub(crate) fn answer_of<S: Service>(
+    run: &mut Run<S>,
+    number: u64,
+    sent: &Sent,
+) -> Result<Answer, Fault> {
+    let answer = run.step(number, sent).map_err(|Panicked(words)| match run.verify() {
+        // Whoever reads that panics.
+        Ok(Err(unfaithful)) => stored(unfaithful),
+        _ => Fault::Panic(words),
+    })?;
+    match &answer {
+        Err(said) if Typed::<S>::is_fault(said) => Err(Fault::Unfit(said.clone())),
+        Ok(bytes) if Typed::<S>::answered(bytes).is_none() => Err(Fault::AnswerNotRead),
+        _ => Ok(answer),
+    }
+}
+
 fn run<S: Service>(version: u16, sent: Vec<Sent>) -> Result<Ran, Wrong> {
     let mut run = Run::<S>::new(version);
     let (mut answers, mut states) = (Vec::new(), Vec::new());
     let mut content = run.content().map_err(panicked(0))?;
     for (number, step) in (0..).zip(&sent) {
-        let answer = run.step(number, step).map_err(|panic| match run.verify() {
-            // Whoever reads that panics.
-            Ok(Err(unfaithful)) => (number, stored(unfaithful)),
-            _ => panicked(number)(panic),
-        })?;
-        if let Err(said) = &answer
-            && Typed::<S>::is_fault(said)
-        {
-            return Err((number, Fault::Unfit(said.clone())));
-        }
-        if answer.as_ref().is_ok_and(|answer| Typed::<S>::answered(answer).is_none()) {
-            return Err((number, Fault::AnswerNotRead));
-        }
+        let answer = answer_of(&mut run, number, step).map_err(|fault| (number, fault))?;
         let after = run.content().map_err(panicked(number))?;
         if (refused(step, &answer) || !step.is_command) && after != content {
             let fault =

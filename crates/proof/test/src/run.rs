@@ -9,14 +9,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// The state that tests may fill.
 const STATE_BYTES: u64 = 1 << 30;
 
-/// The same for all runs: what commands are told.
+/// The same for all runs: what commands are told. All that they are told follows from their numbers, and may not become something else: records that
+/// authors keep ([`crate::recorded`]) have what came of it.
 const BEGUN_MS: u64 = 1_700_000_000_000;
 
 /// What a step gave.
 pub type Answer = Result<Bytes, String>;
 
 /// A step as replicas are sent it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
     pub bytes: Bytes,
     pub is_command: bool,
@@ -41,6 +42,11 @@ impl<S: Service> Run<S> {
         let mut typed = Typed::new(STATE_BYTES);
         typed.set_version(version);
         Run(typed)
+    }
+
+    /// Another version comes into force.
+    pub fn set_version(&mut self, to: u16) -> Result<(), Panicked> {
+        caught(|| self.0.set_version(to))
     }
 
     /// All that its state holds.

@@ -3,7 +3,7 @@
 use crate::check::{Step, encoded};
 use crate::random::Random;
 use crate::run::{Panicked, caught};
-use bytes::Bytes;
+use crate::words::{self, InWords};
 use perdura_execution::AnyService;
 use perdura_protocol::Faults;
 use perdura_simulator::{Drawn, Guest, Options, Report, pass_over_stumbles, simulate_guest};
@@ -225,23 +225,10 @@ where
     }
 
     fn show(&self, command: &[u8]) -> String {
-        match Typed::<S>::asked(command) {
-            Some(Ok(command)) => format!("{command:?}"),
-            Some(Err(query)) => format!("{query:?}"),
-            None => bytes_of(command),
-        }
+        S::asked(command).unwrap_or_else(|| words::of_bytes(command))
     }
 
     fn show_reply(&self, reply: &[u8]) -> String {
-        match Typed::<S>::answered(reply) {
-            Some(answer) => format!("{answer:?}"),
-            None => bytes_of(reply),
-        }
+        S::answered(reply).unwrap_or_else(|| words::of_bytes(reply))
     }
-}
-
-/// Bytes that mean nothing.
-fn bytes_of(bytes: &[u8]) -> String {
-    let first = Bytes::copy_from_slice(&bytes[..bytes.len().min(64)]);
-    format!("{first:?} ({} bytes)", bytes.len())
 }

@@ -1,5 +1,6 @@
 //! A service that is right, and each thing that may be wrong with one, put in on purpose.
 
+mod recorded;
 mod simulated;
 mod stored;
 
