@@ -8,10 +8,12 @@
 
 use crate::random::Random;
 use crate::run::{Answer, Panicked, Run, Sent};
+use crate::words::{self, InWords, debug_as_display};
 use bytes::Bytes;
+use perdura_protocol::ids::to_hex;
 use perdura_protocol::limits;
 use perdura_typed::{Service, Typed, Unfaithful, encode_command, encode_query, is_refusal};
-use std::fmt;
+use std::fmt::{self, Debug};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -32,6 +34,34 @@ pub enum Step<S: Service> {
     Query(S::Query),
 }
 
+/// Two answers that are to be one, in the service's own words, or as bytes where these are alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answers {
+    /// The one that came first.
+    pub first: String,
+    /// The other one.
+    pub then: String,
+}
+
+impl Answers {
+    pub(crate) fn of<S: InWords>(first: &Answer, then: &Answer) -> Answers {
+        let [one, other] = [first, then].map(words::of_answer::<S>);
+        match (first, then) {
+            (Ok(first), Ok(then)) if one == other => {
+                let [first, then] = [first, then].map(|bytes| words::cut(to_hex(bytes)));
+                Answers { first, then }
+            }
+            _ => Answers { first: one, then: other },
+        }
+    }
+}
+
+impl fmt::Display for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at first, then {}", self.first, self.then)
+    }
+}
+
 /// What is wrong with a service.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
@@ -40,9 +70,9 @@ pub enum Fault {
     Panic(String),
     /// Run again, with other seeds of hash maps, at once or a second later, it gave another answer.
     #[error(
-        "run again it answered otherwise: does it look at a clock, at chance, or at the order of a hash map?"
+        "run again it answered otherwise ({0}): does it look at a clock, at chance, or at the order of a hash map?"
     )]
-    AnswersDiffer,
+    AnswersDiffer(Answers),
     /// The same of its state.
     #[error(
         "run again its state is another one: does it look at a clock, at chance, or at the order of a hash map?"
@@ -50,9 +80,9 @@ pub enum Fault {
     StatesDiffer,
     /// A service that was restored from a snapshot answers otherwise.
     #[error(
-        "restored from a snapshot it answered otherwise: is a part of its state not named in `parts`, or a field of one skipped (`#[serde(skip)]`)?"
+        "restored from a snapshot it answered otherwise ({0}): is a part of its state not named in `parts`, or a field of one skipped (`#[serde(skip)]`)?"
     )]
-    RestoredAnswersDiffer,
+    RestoredAnswersDiffer(Answers),
     /// Or its state is not the same.
     #[error(
         "restored from a snapshot its state is another one: is a part of its state not named in `parts`?"
@@ -63,9 +93,9 @@ pub enum Fault {
     NotRestored(String),
     /// Without the commands that were refused it answers otherwise.
     #[error(
-        "without the commands that it refused it answered otherwise: a refused command has changed a part of its state that `parts` does not name, or a field of one that is skipped"
+        "without the commands that it refused it answered otherwise ({0}): a refused command has changed a part of its state that `parts` does not name, or a field of one that is skipped"
     )]
-    RefusalChanges,
+    RefusalChanges(Answers),
     /// The state is another one after a command that was refused.
     #[error("a command that it refused has changed its state")]
     RefusalChangesState,
@@ -108,7 +138,7 @@ pub enum Fault {
 }
 
 /// A [`Fault`], and where it showed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Finding {
     /// What is wrong.
     pub fault: Fault,
@@ -118,16 +148,22 @@ pub struct Finding {
     pub step: u64,
     /// The version under which it ran.
     pub version: u16,
+    /// What it was asked at that step.
+    pub asked: Option<String>,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding { fault, seed, step, version } = self;
-        write!(f, "seed {seed}, step {step}, under version {version}: {fault}")
+        let Finding { fault, seed, step, version, asked } = self;
+        write!(f, "seed {seed}, step {step}")?;
+        if let Some(asked) = asked {
+            write!(f, " ({asked})")?;
+        }
+        write!(f, ", under version {version}: {fault}")
     }
 }
 
-impl std::error::Error for Finding {}
+debug_as_display!(Finding);
 
 /// What a run of a seed gave.
 struct Ran {
@@ -141,62 +177,90 @@ struct Ran {
 ///
 /// # Errors
 /// The first [`Finding`].
-pub fn check<S: Service>(
+pub fn check<S>(
     seeds: Range<u64>,
     mut step: impl FnMut(&mut Random) -> Step<S>,
-) -> Result<(), Box<Finding>> {
+) -> Result<(), Box<Finding>>
+where
+    S: Service,
+    S::Command: Debug,
+    S::Query: Debug,
+    S::Reply: Debug,
+{
     let mut all = Vec::new();
     for version in 1..=S::VERSION {
         for seed in seeds.clone() {
-            let found = |(step, fault)| Box::new(Finding { fault, seed, step, version });
-            let mut random = Random::new(seed);
-            let mut sent = |number: u64| {
-                let unfit = |fault| found((number, fault));
-                encoded::<S>(step_of(&mut step, &mut random, version)).map_err(unfit)
-            };
-            let sent: Vec<Sent> = (0..STEPS).map(&mut sent).collect::<Result<_, _>>()?;
-            let ran = run::<S>(version, sent).map_err(found)?;
+            let sent = drawn::<S>(version, seed, &mut step)?;
+            let found = |wrong| found::<S>((version, seed), &sent, wrong);
+            let ran = run::<S>(version, sent.clone()).map_err(found)?;
             twins::<S>(version, &ran).map_err(found)?;
             all.push((version, seed, ran));
         }
     }
     std::thread::sleep(LATER);
     for (version, seed, ran) in all {
-        let found = |(step, fault)| Box::new(Finding { fault, seed, step, version });
-        let again = run::<S>(version, ran.sent.clone()).map_err(found)?;
-        same(&ran, &again).map_err(found)?;
+        let again = run::<S>(version, ran.sent.clone()).and_then(|again| same::<S>(&ran, &again));
+        again.map_err(|wrong| found::<S>((version, seed), &ran.sent, wrong))?;
     }
     Ok(())
 }
 
+/// What is wrong, with what was asked at that step.
+fn found<S: InWords>(
+    (version, seed): (u16, u64),
+    sent: &[Sent],
+    (step, fault): Wrong,
+) -> Box<Finding> {
+    let asked = sent.get(step as usize).map(|sent| words::of_asked::<S>(&sent.bytes));
+    Box::new(Finding { fault, seed, step, version, asked })
+}
+
+/// The steps of a seed.
+fn drawn<S: InWords>(
+    version: u16,
+    seed: u64,
+    draw: &mut impl FnMut(&mut Random) -> Step<S>,
+) -> Result<Vec<Sent>, Box<Finding>> {
+    let mut random = Random::new(seed);
+    let mut sent = |number| {
+        let found = |fault, asked| Box::new(Finding { fault, seed, step: number, version, asked });
+        let step = step_of(draw, &mut random, version).map_err(|fault| found(fault, None))?;
+        encoded::<S>(&step).map_err(|fault| found(fault, Some(words::cut(S::drawn(&step)))))
+    };
+    (0..STEPS).map(&mut sent).collect()
+}
+
+/// Commands and queries that are drawn until one is there under some version.
+const DRAWN: u64 = 100_000;
+
 /// The next one that there is under this version, of as many tries as that takes.
 pub(crate) fn step_of<S: Service>(
-    step: &mut impl FnMut(&mut Random) -> Step<S>,
+    draw: &mut impl FnMut(&mut Random) -> Step<S>,
     random: &mut Random,
     version: u16,
-) -> Step<S> {
-    loop {
-        let step = step(random);
-        let since = match &step {
-            Step::Command(command) => S::since(command),
-            Step::Query(query) => S::query_since(query),
-        };
-        if since <= version {
-            return step;
-        }
-    }
+) -> Result<Step<S>, Fault> {
+    let mut steps = (0..DRAWN).map(|_| draw(random));
+    let there_is = |step: &Step<S>| match step {
+        Step::Command(command) => S::since(command) <= version,
+        Step::Query(query) => S::query_since(query) <= version,
+    };
+    steps.find(there_is).ok_or_else(|| {
+        Fault::Unfit(format!(
+            "of {DRAWN} commands and queries that were drawn none is there under this version"
+        ))
+    })
 }
 
 /// Holds a run against its twins; where one differs it is asked first whether any twin does.
-fn twins<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
-    let again = || run::<S>(version, ran.sent.clone()).and_then(|again| same(ran, &again));
+fn twins<S: InWords>(version: u16, ran: &Ran) -> Result<(), Wrong> {
+    let again = || run::<S>(version, ran.sent.clone()).and_then(|again| same::<S>(ran, &again));
     again()?;
     let differs = without_refused::<S>(version, ran).and_then(|()| restored::<S>(version, ran));
     differs.or_else(|wrong| again().and(Err(wrong)))
 }
 
-pub(crate) fn encoded<S: Service>(step: Step<S>) -> Result<Sent, Fault> {
-    let (bytes, is_command) = match &step {
+pub(crate) fn encoded<S: Service>(step: &Step<S>) -> Result<Sent, Fault> {
+    let (bytes, is_command) = match step {
         Step::Command(command) => (encode_command::<S>(command), true),
         Step::Query(query) => (encode_query::<S>(query), false),
     };
@@ -270,7 +334,7 @@ fn run<S: Service>(version: u16, sent: Vec<Sent>) -> Result<Ran, Wrong> {
 }
 
 /// From each of its snapshots it goes on as it did.
-fn restored<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
+fn restored<S: InWords>(version: u16, ran: &Ran) -> Result<(), Wrong> {
     for (index, state) in (1..).zip(&ran.states) {
         let from = index * SNAPSHOT;
         let run = Run::<S>::restored(version, state.clone()).map_err(panicked(from))?;
@@ -280,8 +344,10 @@ fn restored<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
         }
         let steps = (0..).zip(&ran.sent).zip(&ran.answers).skip(from as usize);
         for ((number, step), answer) in steps {
-            if run.step(number, step).map_err(panicked(number))? != *answer {
-                return Err((number, Fault::RestoredAnswersDiffer));
+            let again = run.step(number, step).map_err(panicked(number))?;
+            if again != *answer {
+                let answers = Answers::of::<S>(answer, &again);
+                return Err((number, Fault::RestoredAnswersDiffer(answers)));
             }
         }
         let last = run.segments().map_err(panicked(from))?;
@@ -292,23 +358,24 @@ fn restored<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn without_refused<S: Service>(version: u16, ran: &Ran) -> Result<(), Wrong> {
+fn without_refused<S: InWords>(version: u16, ran: &Ran) -> Result<(), Wrong> {
     let mut run = Run::<S>::new(version);
     for ((number, step), answer) in (0..).zip(&ran.sent).zip(&ran.answers) {
         if refused(step, answer) {
             continue;
         }
-        if run.step(number, step).map_err(panicked(number))? != *answer {
-            return Err((number, Fault::RefusalChanges));
+        let without = run.step(number, step).map_err(panicked(number))?;
+        if without != *answer {
+            return Err((number, Fault::RefusalChanges(Answers::of::<S>(answer, &without))));
         }
     }
     Ok(())
 }
 
-fn same(first: &Ran, again: &Ran) -> Result<(), Wrong> {
-    let differs = first.answers.iter().zip(&again.answers).position(|(one, other)| one != other);
-    if let Some(number) = differs {
-        return Err((number as u64, Fault::AnswersDiffer));
+fn same<S: InWords>(first: &Ran, again: &Ran) -> Result<(), Wrong> {
+    let mut answers = (0..).zip(first.answers.iter().zip(&again.answers));
+    if let Some((number, (one, other))) = answers.find(|(_, (one, other))| one != other) {
+        return Err((number, Fault::AnswersDiffer(Answers::of::<S>(one, other))));
     }
     let differs = first.states.iter().zip(&again.states).position(|(one, other)| one != other);
     match differs {

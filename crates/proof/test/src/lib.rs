@@ -11,7 +11,7 @@ mod run;
 mod simulate;
 mod words;
 
-pub use check::{Fault, Finding, Step, check};
+pub use check::{Answers, Fault, Finding, Step, check};
 pub use random::Random;
 pub use record::{Change, Changed, RecordError, recorded};
 pub use simulate::{Broken, Simulation, Summary, simulate};

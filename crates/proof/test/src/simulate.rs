@@ -209,7 +209,7 @@ where
 
     fn draw(&self, random: &mut perdura_simulator::Random) -> Drawn {
         let mut random = Random::new(random.next());
-        let drawn = caught(|| encoded::<S>((self.draw)(&mut random)));
+        let drawn = caught(|| encoded::<S>(&(self.draw)(&mut random)));
         match drawn {
             Ok(Ok(sent)) => Drawn { command: sent.bytes, is_read: !sent.is_command },
             Ok(Err(fault)) => panic!("what was drawn cannot be sent: {fault}"),

@@ -1,5 +1,6 @@
 //! What a service was asked and answered, in its own words.
 
+use crate::check::Step;
 use bytes::Bytes;
 use perdura_typed::{Service, Typed};
 use std::fmt::Debug;
@@ -14,6 +15,9 @@ pub(crate) trait InWords: Service {
 
     /// An answer; none if these bytes are none.
     fn answered(bytes: &[u8]) -> Option<String>;
+
+    /// A command or a query that was not encoded yet.
+    fn drawn(step: &Step<Self>) -> String;
 }
 
 impl<S> InWords for S
@@ -33,6 +37,18 @@ where
     fn answered(bytes: &[u8]) -> Option<String> {
         Typed::<S>::answered(bytes).map(|answer| format!("{answer:?}"))
     }
+
+    fn drawn(step: &Step<S>) -> String {
+        match step {
+            Step::Command(command) => format!("{command:?}"),
+            Step::Query(query) => format!("{query:?}"),
+        }
+    }
+}
+
+/// A command or a query.
+pub(crate) fn of_asked<S: InWords>(bytes: &[u8]) -> String {
+    cut(S::asked(bytes).unwrap_or_else(|| of_bytes(bytes)))
 }
 
 /// An answer, or why there was none.
@@ -66,3 +82,16 @@ pub(crate) fn cut(words: String) -> String {
     }
     line
 }
+
+/// `Debug` as `Display`, since that is what a test prints that ends in an error.
+macro_rules! debug_as_display {
+    ($($name:ident),*) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+        impl std::error::Error for $name {}
+    )*};
+}
+pub(crate) use debug_as_display;

@@ -4,13 +4,13 @@ mod recorded;
 mod simulated;
 mod stored;
 
-use perdura_test::{Fault, Random, Step, check};
+use perdura_test::{Answers, Fault, Finding, Random, Step, check};
 use perdura_typed::{Context, Parts, QueryContext, Service, Sharded};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Debug)]
 enum Command {
     Add(u8, u64),
     Refuse(u8),
@@ -86,13 +86,17 @@ impl<const WRONG: u8> Service for Counts<WRONG> {
     }
 }
 
-fn found<const WRONG: u8>() -> Option<Fault> {
+fn finding<const WRONG: u8>() -> Option<Finding> {
     let step = |random: &mut Random| match random.below(10) {
         0 => Step::Query(()),
         1 => Step::Command(Command::Refuse(random.below(20) as u8)),
         _ => Step::Command(Command::Add(random.below(20) as u8, random.below(100))),
     };
-    check::<Counts<WRONG>>(1..4, step).err().map(|finding| finding.fault)
+    check::<Counts<WRONG>>(1..4, step).err().map(|finding| *finding)
+}
+
+fn found<const WRONG: u8>() -> Option<Fault> {
+    finding::<WRONG>().map(|finding| finding.fault)
 }
 
 #[test]
@@ -102,16 +106,65 @@ fn what_is_right_passes() {
 
 #[test]
 fn what_is_wrong_is_found() {
-    assert_eq!(found::<CLOCK>(), Some(Fault::AnswersDiffer));
+    assert!(matches!(found::<CLOCK>(), Some(Fault::AnswersDiffer(_))));
     assert_eq!(found::<STATE>(), Some(Fault::StatesDiffer));
     // What is restored, or not given what was refused, has maps of its own.
     let order = found::<ORDER>();
     assert!(
-        matches!(order, Some(Fault::AnswersDiffer | Fault::RestoredAnswersDiffer)),
+        matches!(order, Some(Fault::AnswersDiffer(_) | Fault::RestoredAnswersDiffer(_))),
         "{order:?}"
     );
-    assert_eq!(found::<LOST>(), Some(Fault::RestoredAnswersDiffer));
+    assert!(matches!(found::<LOST>(), Some(Fault::RestoredAnswersDiffer(_))));
     assert_eq!(found::<PANIC>(), Some(Fault::Panic("seven".to_owned())));
-    assert_eq!(found::<REFUSAL>(), Some(Fault::RefusalChanges));
+    assert!(matches!(found::<REFUSAL>(), Some(Fault::RefusalChanges(_))));
     assert!(matches!(found::<LARGE>(), Some(Fault::Unfit(_))));
+}
+
+#[test]
+fn what_is_found_is_said_in_the_services_own_words() {
+    let lost = finding::<LOST>().unwrap();
+    let Fault::RestoredAnswersDiffer(Answers { first, then }) = &lost.fault else {
+        panic!("{lost}")
+    };
+    assert!(first.starts_with("Ok([") && then.starts_with("Ok([") && first != then, "{lost}");
+    let said = lost.to_string();
+    assert!(said.contains(" (Add(") && said.contains(" at first, then Ok(["), "{said}");
+    // As a test prints it.
+    assert_eq!(said, format!("{lost:?}"));
+    let panicked = finding::<PANIC>().unwrap();
+    assert!(panicked.asked.is_some_and(|asked| asked.starts_with("Add(7, ")));
+}
+
+/// What is new, and of which nothing is drawn that there was before.
+#[derive(Default)]
+struct New;
+
+impl Service for New {
+    const NAME: &'static str = "new";
+    const VERSION: u16 = 2;
+    type Command = String;
+    type Query = ();
+    type Reply = String;
+    type Error = ();
+
+    fn execute(&mut self, _: &Context<'_>, command: String) -> Result<String, ()> {
+        Ok(command)
+    }
+
+    fn query(&self, _: &QueryContext, (): ()) -> Result<String, ()> {
+        Ok(String::new())
+    }
+
+    fn since(_: &String) -> u16 {
+        2
+    }
+
+    fn parts(&mut self, _: &mut Parts) {}
+}
+
+#[test]
+fn what_is_never_drawn_is_told() {
+    let finding = check::<New>(0..1, |_| Step::Command(String::new())).unwrap_err();
+    assert!(finding.version == 1 && finding.asked.is_none(), "{finding}");
+    assert!(finding.to_string().contains("none is there under this version"), "{finding}");
 }

@@ -48,7 +48,7 @@ impl<const WRONG: u8> Key for Number<WRONG> {
     }
 }
 
-#[derive(Serialize, Deserialize, Default)]
+#[derive(Serialize, Deserialize, Default, Debug)]
 struct Value {
     hashed: HashMap<u8, u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,7 +141,8 @@ fn what_does_not_come_back_is_found() {
         "{skipped:?}"
     );
     assert_eq!(found::<SKIPPED_ANSWER>(), Some(Fault::AnswerNotRead));
-    assert_eq!(found::<LOST_FIELD>(), Some(Fault::RestoredAnswersDiffer));
+    let lost = found::<LOST_FIELD>();
+    assert!(matches!(lost, Some(Fault::RestoredAnswersDiffer(_))), "{lost:?}");
 }
 
 #[test]

@@ -30,12 +30,11 @@ pub(super) fn record<S: InWords>(
     version: u16,
     step: &mut impl FnMut(&mut Random) -> Step<S>,
 ) -> Result<String, Box<RecordError>> {
-    let found = |seed| {
-        move |(step, fault)| {
-            Box::new(RecordError::Wrong(Box::new(Finding { fault, seed, step, version })))
-        }
+    let found = |seed, step, (fault, asked)| {
+        let finding = Finding { fault, seed, step, version, asked };
+        Box::new(RecordError::Wrong(Box::new(finding)))
     };
-    let first = segments(&Run::<S>::new(version)).map_err(|fault| found(0)((0, fault)))?;
+    let first = segments(&Run::<S>::new(version)).map_err(|fault| found(0, 0, (fault, None)))?;
     let mut text = Text::begin(Of { service: S::NAME, version }, &first);
     let mut steps = 0;
     for seed in 0..RUNS {
@@ -45,7 +44,7 @@ pub(super) fn record<S: InWords>(
         let mut random = Random::new(seed);
         let mut running = Running::begin(seed, room, version);
         let mut draw = || step_of(step, &mut random, version);
-        running.go(&mut draw).map_err(|fault| found(seed)((running.steps, fault)))?;
+        running.go(&mut draw).map_err(|wrong| found(seed, running.steps, wrong))?;
         if running.steps > 0 {
             text.push(&running.text);
             text.push(&of_state(&running.state));
@@ -79,11 +78,16 @@ impl<S: InWords> Running<S> {
         Running { version, run, room, text: of_run(seed), steps: 0, state: State::new() }
     }
 
-    fn go(&mut self, draw: &mut impl FnMut() -> Step<S>) -> Result<(), Fault> {
+    /// Gives what is wrong, and the command or the query at which that was.
+    fn go(
+        &mut self,
+        draw: &mut impl FnMut() -> Result<Step<S>, Fault>,
+    ) -> Result<(), (Fault, Option<String>)> {
         let mut too_large = 0;
         while self.steps < STEPS && too_large < TOO_LARGE {
-            let sent = encoded::<S>(draw())?;
-            if !self.step(&sent)? {
+            let step = draw().map_err(|fault| (fault, None))?;
+            let done = encoded::<S>(&step).and_then(|sent| self.step(&sent));
+            if !done.map_err(|fault| (fault, Some(words::cut(S::drawn(&step)))))? {
                 too_large += 1;
             }
         }

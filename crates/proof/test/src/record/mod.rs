@@ -8,7 +8,7 @@ mod replay;
 use crate::check::{Finding, Step as Asked};
 use crate::random::Random;
 use crate::run::{Answer, Sent};
-use crate::words::InWords;
+use crate::words::{InWords, debug_as_display};
 use bytes::Bytes;
 use format::{Damage, Of, parse};
 use perdura_typed::Service;
@@ -227,17 +227,6 @@ impl fmt::Display for RecordError {
     }
 }
 
-/// As `Display`, since that is what a test prints that ends in an error.
-macro_rules! debug_as_display {
-    ($($name:ident),*) => {$(
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, f)
-            }
-        }
-        impl std::error::Error for $name {}
-    )*};
-}
 debug_as_display!(Changed, RecordError);
 
 /// Holds a service against records of what it did under each of its versions, `version-1.txt` and so on in a directory that is committed with
