@@ -3,7 +3,7 @@
 use crate::check::{Step, encoded};
 use crate::random::Random;
 use crate::run::{Panicked, caught};
-use crate::words::{self, InWords};
+use crate::words::{self, InWords, debug_as_display};
 use perdura_execution::AnyService;
 use perdura_protocol::Faults;
 use perdura_simulator::{Drawn, Guest, Options, Report, pass_over_stumbles, simulate_guest};
@@ -55,7 +55,7 @@ pub struct Summary {
 }
 
 /// A run in which something went wrong that must not.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Broken {
     /// Which promise was broken.
     pub rule: &'static str,
@@ -65,26 +65,34 @@ pub struct Broken {
     pub seed: u64,
     /// The step at which it was seen; what is judged when all has happened has the run's last one.
     pub step: u64,
-    /// Whether the same seed, run again, ended otherwise: then the service, or what draws its commands, looks at something that it was not
-    /// given.
-    pub differs: bool,
+    /// Whether the same seed, run again, ended in the same way: else the service, or what draws its commands, looks at something that it was not
+    /// given. None if it was not run again.
+    pub repeats: Option<bool>,
 }
+
+/// What is broken where replicas of a service differ.
+const DIFFERING: [&str; 3] =
+    ["Determinism of the service", "Replicated service", "EqualStates (D7)"];
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Broken { rule, what, seed, step, differs } = self;
+        let Broken { rule, what, seed, step, repeats } = self;
         write!(f, "seed {seed}, step {step}: {rule}: {what}")?;
-        if *differs {
-            write!(
-                f,
-                "; run again, this seed ended otherwise: the service, or what draws its commands, looks at something that it was not given"
-            )?;
-        }
-        Ok(())
+        f.write_str(match repeats {
+            Some(false) => {
+                "; run again, this seed ended otherwise: the service, or what draws its commands, looks at something that it was not given, as a clock, \
+                 chance, or the order of a hash map"
+            }
+            Some(true) if DIFFERING.contains(rule) => {
+                "; this seed ends in the same way each time: is a part of its state not named in `parts`, or a field of one skipped, so that a replica \
+                 that was restored lacks it?"
+            }
+            _ => "",
+        })
     }
 }
 
-impl std::error::Error for Broken {}
+debug_as_display!(Broken);
 
 /// Runs a service in simulated groups: replicas with their logs and checkpoints, clients that ask for what `draw` chooses, and what a seed
 /// draws of all that may go wrong (crashes, lost and damaged disks, networks that lose, delay and split, clocks that jump, replicas and clients that
@@ -145,7 +153,7 @@ where
         for seed in seeds {
             let report = self.run_one(seed, None).map_err(|mut broken| {
                 let again = self.run_one(seed, None);
-                broken.differs = again.map_or_else(|again| again != broken, |_| true);
+                broken.repeats = Some(again.is_err_and(|again| again == broken));
                 broken
             })?;
             summary.add(&report);
@@ -171,7 +179,7 @@ where
         let guest = Played { draw: self.draw.clone(), holds: self.holds.clone(), of: PhantomData };
         simulate_guest(&options, Arc::new(guest), to).map_err(|violation| {
             let (rule, step) = (violation.rule, violation.step);
-            Box::new(Broken { rule, what: violation.what, seed, step, differs: false })
+            Box::new(Broken { rule, what: violation.what, seed, step, repeats: None })
         })
     }
 }

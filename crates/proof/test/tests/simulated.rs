@@ -1,9 +1,11 @@
 //! A small bank in simulated groups: one that is right, and some that are wrong, each on purpose.
 
-use perdura_test::{Random, Simulation, Step, simulate};
+use perdura_test::{Broken, Random, Simulation, Step, Summary, simulate};
 use perdura_typed::{Context, Parts, QueryContext, Service, Sharded};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const RIGHT: u8 = 0;
@@ -115,10 +117,34 @@ fn bank<const WRONG: u8>() -> Simulation<Bank<WRONG>> {
     simulate(drawn::<WRONG>).invariant(Bank::is_whole).steps(2_000)
 }
 
+fn first_broken<const WRONG: u8>() -> Broken {
+    *bank::<WRONG>().run(0..60).expect_err("it is wrong")
+}
+
 /// The rule that some run broke, and in which words.
 fn broken<const WRONG: u8>() -> (&'static str, String) {
-    let broken = bank::<WRONG>().run(0..60).expect_err("it is wrong");
+    let broken = first_broken::<WRONG>();
     (broken.rule, broken.to_string())
+}
+
+/// What a run writes down, and how it ends.
+fn traced<const WRONG: u8>(seed: u64) -> (Vec<String>, Result<Summary, Box<Broken>>) {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let buffered = io::BufWriter::new(lines.clone());
+    let end = bank::<WRONG>().trace(seed, Box::new(buffered));
+    let bytes = std::mem::take(&mut *lines.0.lock().unwrap());
+    (String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect(), end)
 }
 
 #[test]
@@ -140,6 +166,7 @@ fn what_is_wrong_is_found_and_said_in_the_services_own_words() {
     assert!(words.contains("run again, this seed ended otherwise"), "{words}");
     let (rule, words) = broken::<FORGETS>();
     assert!(["Determinism of the service", "EqualStates (D7)"].contains(&rule), "{words}");
+    assert!(words.contains("not named in `parts`") && !words.contains("a clock"), "{words}");
     let (rule, words) = broken::<INDEX>();
     assert_eq!(rule, "Invariant of the service");
     assert!(words.contains("in the state of replica") && words.contains("the index"), "{words}");
@@ -151,18 +178,23 @@ fn what_is_wrong_is_found_and_said_in_the_services_own_words() {
 fn a_seed_is_one_run() {
     let run = || bank::<RIGHT>().run(7..9).unwrap();
     assert_eq!(run(), run());
-    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-    impl std::io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let summary = bank::<RIGHT>().trace(7, Box::new(Lines(told.clone()))).unwrap();
-    assert_eq!(summary.runs, 1);
-    assert!(told.lock().unwrap().len() > 1_000);
+    let (lines, end) = traced::<RIGHT>(7);
+    assert_eq!(end.unwrap().runs, 1);
+    assert!(lines.len() > 1_000);
+}
+
+#[test]
+fn a_trace_is_in_the_services_own_words_up_to_a_panic() {
+    let broken = first_broken::<PANICS>();
+    assert!(broken.what.starts_with("Deposit(") && broken.repeats == Some(true), "{broken}");
+    let (lines, end) = traced::<PANICS>(broken.seed);
+    let end = end.unwrap_err();
+    assert_eq!((&end.what, end.step, end.repeats), (&broken.what, broken.step, None));
+    let last = lines.last().unwrap();
+    assert!(last.ends_with(&format!(" Assertion violated: {}", broken.what)), "{last}");
+    assert!(last.contains("a bad amount") && !last.contains("\\x"), "{last}");
+    let (lines, _) = traced::<RIGHT>(broken.seed);
+    let ends: Vec<&String> = lines.iter().filter(|line| line.contains(" ends: ")).collect();
+    assert!(ends.iter().any(|line| line.contains(" ends: Ok([")), "{ends:?}");
+    assert!(ends.iter().all(|line| !line.contains("Service(b")), "{ends:?}");
 }

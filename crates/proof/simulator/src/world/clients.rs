@@ -569,7 +569,7 @@ impl World {
             other => format!("{other:?}").into(),
         };
         self.trace.event([9, client as u64, id.0, self.now_us], &what);
-        self.trace.line(self.now_us, format_args!("c{client} call {record} ends: {result:?}"));
+        self.trace_end(client, record, &result);
         self.check_fairness(client, acknowledged.is_some());
         if let Some((session, number)) = acknowledged
             && let Some(slot) = self.answered_in(session, number)

@@ -414,8 +414,11 @@ impl World {
     ) -> Result<Report, Box<Violation>> {
         let result = catch_unwind(AssertUnwindSafe(|| body(self)));
         if let Err(panic) = result {
-            self.broken = Some(Broken::panicked(&*panic));
+            let broken = self.panicked(&*panic);
+            self.broken = None;
+            self.fail(broken);
         }
+        self.trace.flush();
         self.report.virtual_us = self.now_us - START_US;
         self.report.fingerprint = self.trace.fingerprint();
         match self.broken.take() {

@@ -2,11 +2,10 @@
 
 use super::World;
 use super::clock::wall_in_order;
-use super::guest::answers_alike;
+use super::guest::{answers_alike, of_service};
 use crate::checkers::terms::InForce;
 use crate::checkers::{footprints, progress};
 use crate::report::Mark;
-use crate::violation::Broken;
 use crate::witness::{Execution, Step, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::Strategy;
@@ -270,7 +269,7 @@ impl World {
         let mut batches = executions.iter().map(|one| (one.slot, one.batch));
         // It ended nothing, and is a bug of the service all the same.
         let calm = match machine.asked().take_caught() {
-            Some(panic) => Err(Broken::new("Assertion", panic.to_string())),
+            Some(panic) => Err(of_service(self.guest.as_deref(), &self.calls, &panic)),
             None => Ok(()),
         };
         let mut check = calm

@@ -51,6 +51,13 @@ impl Trace {
         }
     }
 
+    /// All lines are where they are wanted.
+    pub fn flush(&mut self) {
+        if let Some(writer) = &mut self.writer {
+            let _ = writer.flush();
+        }
+    }
+
     /// The hash of all that happened.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
