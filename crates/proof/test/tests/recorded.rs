@@ -339,6 +339,12 @@ fn a_record_is_a_small_text_that_says_what_happened() {
     assert!(said.contains("version-1.txt, and run this again"), "{said}");
 }
 
+/// What this crate wrote at first: it goes on to read that, and a service to give the same, whatever of what stands below services is changed.
+#[test]
+fn what_was_committed_holds() -> Result<(), Box<RecordError>> {
+    recorded::<Ledger<First>>("tests/recorded", draw)
+}
+
 #[test]
 fn what_may_be_changed_passes() {
     let directory = of_first();
@@ -366,6 +372,7 @@ fn commands_that_are_read_otherwise_are_found() {
     let Change::Answer { recorded, now } = &change else { panic!("{said}") };
     assert!(recorded.starts_with("Ok(") && now.starts_with("Ok(") && recorded != now, "{said}");
     assert!(said.contains("version-1.txt, line ") && said.contains(": Deposit(\""), "{said}");
+    assert!(said.contains(", which was Deposit(\""), "{said}");
     assert!(said.contains("`context.version()`") && said.contains("delete it"), "{said}");
     let (change, said) = changed::<FieldWorded>(&directory);
     assert_eq!(change, Change::NotRead);
@@ -376,6 +383,7 @@ fn commands_that_are_read_otherwise_are_found() {
     assert!(said.contains(": Close(\""), "{said}");
     let (change, said) = changed::<VariantsReordered>(&directory);
     assert!(matches!(change, Change::Answer { .. }), "{said}");
+    assert!(said.contains(": Deposit(\"dee\", 106), which was Withdraw(\"dee\", 106): "), "{said}");
     let (change, said) = changed::<Later>(&directory);
     assert_eq!(change, Change::Since(2));
     assert!(said.contains("it came with version 2 now"), "{said}");

@@ -16,6 +16,7 @@ use std::fmt::{self, Debug};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest record that is written, bytes: it stands in version control, and may be looked at.
 const RECORD_BYTES: usize = 200_000;
@@ -146,7 +147,7 @@ pub enum Change {
     )]
     NotRestored(String),
     /// Something in a state is not read as what it was stored as.
-    #[error("a state has what this program stores otherwise: {0}")]
+    #[error("a state has what this program stores in another way: {0}")]
     Unfaithful(String),
     /// A state that was restored is not what it was restored from.
     #[error("a state that was restored is another one ({0})")]
@@ -180,7 +181,7 @@ impl fmt::Display for Changed {
         }
         write!(
             f,
-            "{change}. Let it do what it did: a type that was sent or stored never changes, and what a command does otherwise depends on \
+            "{change}\nLet it do what it did: a type that was sent or stored never changes, and what a command does otherwise depends on \
              `context.version()`. Only if no cluster ever ran the program that wrote this record, delete it, and it is written anew"
         )
     }
@@ -348,7 +349,10 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Box<RecordError>> {
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(directory)?;
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+    // Tests beside this one may write the same.
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let beside = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
     let written = File::create(&beside).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()

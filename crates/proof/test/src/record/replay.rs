@@ -10,7 +10,7 @@ use crate::run::{Answer, Panicked, Run, Sent};
 use crate::words::{self, InWords};
 use bytes::Bytes;
 use perdura_protocol::ids::to_hex;
-use perdura_typed::Typed;
+use perdura_typed::{Typed, Unfaithful};
 
 /// What is otherwise, and where.
 pub(super) struct Differs {
@@ -28,10 +28,9 @@ impl Differs {
     /// At a step.
     fn of<S: InWords>(step: &Step) -> impl Fn(Change) -> Differs {
         move |change| {
-            let asked = match S::asked(&step.sent.bytes) {
-                Some(asked) => words::cut(asked),
-                None if step.asked.is_empty() => words::of_bytes(&step.sent.bytes),
-                None => step.asked.clone(),
+            let asked = match S::asked(&step.sent.bytes).map(words::cut) {
+                Some(asked) if asked != step.asked => format!("{asked}, which was {}", step.asked),
+                _ => step.asked.clone(),
             };
             Differs { line: step.line, asked: Some(asked), change }
         }
@@ -54,35 +53,17 @@ pub(super) fn hold<S: InWords>(version: u16, record: &Recorded) -> Result<(), Di
     if begins != *first {
         return Err(at_first(Change::FirstState(difference(first, &begins))));
     }
-    let states = || {
-        let of_run = |steps: &Vec<Step>| {
-            let after = |(index, step): (usize, &Step)| Some((index + 1, step.state.clone()?));
-            steps.iter().enumerate().filter_map(after).collect::<Vec<_>>()
-        };
-        let of_runs = runs.iter().map(move |steps| {
-            let mut states = vec![(0, record.first.clone())];
-            states.extend(of_run(steps));
-            (steps, states)
-        });
-        of_runs.flat_map(|(steps, states)| {
-            states.into_iter().map(move |(after, (line, state))| Stored {
-                line,
-                state,
-                behind: after as u64,
-                steps: &steps[after..],
-            })
-        })
-    };
-    for stored in states() {
-        restore::<S>(version, &stored.state).map_err(Differs::at(stored.line))?;
+    let states = states(record);
+    for stored in &states {
+        restore::<S>(version, stored.state).map_err(Differs::at(stored.line))?;
     }
     for steps in runs {
         go_on::<S>(&mut Run::new(version), 0, steps)?;
     }
-    for stored in states() {
+    for stored in &states {
         stored.goes_on::<S>(version)?;
     }
-    for stored in states() {
+    for stored in &states {
         stored.raised::<S>(version)?;
     }
     Ok(())
@@ -112,7 +93,13 @@ fn restore<S: InWords>(version: u16, state: &State) -> Result<Run<S>, Change> {
     let run = Run::<S>::restored(version, state.clone()).map_err(panicked)?;
     let run = run.map_err(Change::NotRestored)?;
     let verified = run.verify().map_err(panicked)?;
-    verified.map_err(|unfaithful| Change::Unfaithful(stored(unfaithful).to_string()))?;
+    verified.map_err(|unfaithful| {
+        Change::Unfaithful(match unfaithful {
+            Unfaithful::Unreadable(what) => format!("{what} cannot be read from its bytes"),
+            Unfaithful::Changed(what) => format!("{what} would be stored with other bytes"),
+            Unfaithful::Disordered(what) => format!("{what} are in another order"),
+        })
+    })?;
     let again = run.segments().map_err(panicked)?;
     if again != *state {
         return Err(Change::RestoredState(difference(state, &again)));
@@ -160,16 +147,30 @@ fn to_hex_cut(bytes: &Bytes) -> String {
 /// A state of a record, and what came after it.
 struct Stored<'a> {
     line: usize,
-    state: State,
+    state: &'a State,
     // Steps that had been done.
     behind: u64,
     steps: &'a [Step],
 }
 
+/// Those of all runs, each of which begins with the first one.
+fn states(record: &Recorded) -> Vec<Stored<'_>> {
+    let mut states = Vec::new();
+    for steps in &record.runs {
+        let later =
+            (1..).zip(steps).filter_map(|(behind, step)| Some((behind, step.state.as_ref()?)));
+        for (behind, (line, state)) in std::iter::once((0, &record.first)).chain(later) {
+            let (behind, steps) = (behind as u64, &steps[behind..]);
+            states.push(Stored { line: *line, state, behind, steps });
+        }
+    }
+    states
+}
+
 impl Stored<'_> {
     /// From here on it goes on as it did.
     fn goes_on<S: InWords>(&self, version: u16) -> Result<(), Differs> {
-        let mut run = restore::<S>(version, &self.state).map_err(Differs::at(self.line))?;
+        let mut run = restore::<S>(version, self.state).map_err(Differs::at(self.line))?;
         go_on(&mut run, self.behind, self.steps).map_err(|differs| {
             let change = Box::new(differs.change);
             Differs { change: Change::Restored { line: self.line, change }, ..differs }
@@ -178,7 +179,7 @@ impl Stored<'_> {
 
     /// Raised to newer versions it is stored, restored, and goes on, whatever it answers then.
     fn raised<S: InWords>(&self, version: u16) -> Result<(), Differs> {
-        let mut run = restore::<S>(version, &self.state).map_err(Differs::at(self.line))?;
+        let mut run = restore::<S>(version, self.state).map_err(Differs::at(self.line))?;
         for to in version + 1..=S::VERSION {
             let raised = |fault| Change::Raised { line: self.line, to, fault };
             run = raise(run, to).map_err(raised).map_err(Differs::at(self.line))?;
