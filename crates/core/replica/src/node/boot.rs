@@ -2,7 +2,7 @@
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
 use super::boots::{Boots, OwnBoots};
-use super::checkpoints::{Boundary, Checkpointing, DIGESTING, Stored, is_turn_of, least};
+use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of, least};
 use super::company::Company;
 use super::differences::Differences;
 use super::egress::Egress;
@@ -21,7 +21,8 @@ use perdura_durability::{
     CheckpointError, CheckpointReader, Checkpoints, Disk, Log, Opened, RecoveredState,
 };
 use perdura_execution::{
-    AnyService, Asked, Genesis, GenesisError, Machine, Manifest, ManifestError, RestoreError,
+    AnyService, Asked, Executor, Genesis, GenesisError, Machine, Manifest, ManifestError,
+    RestoreError,
 };
 use perdura_protocol::configuration::{Configurations, Parameters};
 use perdura_protocol::message::StateCertificate;
@@ -173,20 +174,24 @@ impl Node {
         let restored = found.checkpoint.is_some();
         let mut checkpointing = Checkpointing::new(&parameters, Slot(0));
         checkpointing.store_from = found.lost.unwrap_or_default();
-        let mut machine = match found.checkpoint {
+        let mut executor = match found.checkpoint {
             None => {
                 let genesis = genesis_of_zero(genesis);
-                Machine::new(&parameters, genesis, make_service())?.telling(asked.clone())
+                let machine = Machine::new(&parameters, genesis, make_service())?;
+                Executor::first(&parameters, machine.telling(asked.clone()))
             }
             Some((manifest, pieces)) => {
                 let (service, asked) = (make_service(), asked.clone());
                 let machine =
                     Machine::restore_telling(&parameters, &manifest, pieces, service, asked)?;
                 checkpointing.kept = manifest.slot;
-                let state_bytes = if seeded!(StretchForgotten) { 0 } else { machine.state_bytes() };
-                checkpointing.count_from(machine.slot(), parameters.boundary(state_bytes));
+                checkpointing.count_from(machine.slot());
                 checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), 0);
-                machine
+                if seeded!(StretchForgotten) {
+                    Executor::first(&parameters, machine)
+                } else {
+                    Executor::at_boundary(&parameters, machine)
+                }
             }
         };
         if let Some((manifest, pieces)) = found.proven
@@ -210,14 +215,15 @@ impl Node {
                 checkpointing.prefixes.insert(prefix.slot, prefix.clone());
             }
         }
-        let mut restart =
-            if found.records.is_empty() && machine.slot() == Slot(0) && found.vote_after == Slot(0)
-            {
-                Restart::blank()
-            } else {
-                let (slot, history) = (machine.slot(), machine.history());
-                Restart::from_log(n, slot, history, found.records, found.vote_after)
-            };
+        let mut restart = if found.records.is_empty()
+            && executor.machine().slot() == Slot(0)
+            && found.vote_after == Slot(0)
+        {
+            Restart::blank()
+        } else {
+            let (slot, history) = (executor.machine().slot(), executor.machine().history());
+            Restart::from_log(n, slot, history, found.records, found.vote_after)
+        };
         // Where the log goes back to slot 1, it gives back a state that was lost.
         let lacks = !restored && found.lost.is_some_and(|lost| restart.delivered() < lost);
         if lacks || (!restored && first.id > 0) {
@@ -230,35 +236,30 @@ impl Node {
         if let Some((oldest, _)) = past.first_key_value() {
             checkpointing.kept = oldest.previous();
         }
-        set_forced(&mut checkpointing, &machine);
         let mut boundary = None;
         let mut digestible = VecDeque::new();
+        executor.set_replays(true);
         for (slot, batch) in restart.take_replay() {
             // Who asked is answered from the sessions.
-            let executed = machine.execute_to(slot, &batch, &mut drop);
-            if let Some(error) = executed.outdated {
+            let ran = executor.execute(slot, &batch, &mut drop);
+            if let Some(error) = ran.executed.outdated {
                 return Err(BootError::Newer(error));
             }
-            past.insert(slot, Past { digest: batch.digest(), history: machine.history() });
-            if let Some(configuration) = &executed.new_configuration {
-                // It may be this slot, with a depth of one.
-                checkpointing.forced = Some(configuration.from_slot.previous());
-            }
-            let bytes = batch.raw().len() as u64;
-            let due =
-                checkpointing.count(slot, bytes, || parameters.boundary(machine.state_bytes()));
-            let Some(due) = due.filter(|_| !seeded!(BoundaryForgotten)) else { continue };
-            let turn = machine.pass_boundary();
-            if let Some(turn) = turn {
-                digestible.push_back((turn, machine.snapshot()));
+            past.insert(slot, Past { digest: batch.digest(), history: ran.history });
+            let Some(taken) = ran.boundary else { continue };
+            checkpointing.note_boundary(slot);
+            if let Some(turn) = taken.turn {
+                digestible.push_back((turn, taken.snapshot.clone()));
                 if digestible.len() > DIGESTING {
                     digestible.remove(least(digestible.iter().map(|(turn, _)| *turn)));
                 }
             }
-            if is_turn_of(me, n, turn, due) {
-                boundary = Some(machine.snapshot());
+            if is_turn_of(me, n, &taken) {
+                boundary = Some(taken.snapshot);
             }
         }
+        executor.set_replays(false);
+        let machine = executor.machine();
         // What is replayed is replayed on the genesis; who is believed is who takes part now.
         let newest = boot.latest.clone();
         let known = if lacks && boot.latest.id > first.id { boot.latest } else { first };
@@ -299,7 +300,7 @@ impl Node {
             entropy_used: 0,
             agreement,
             inspector: machine.inspector().clone(),
-            machine,
+            executor,
             make_service,
             outputs: VecDeque::new(),
             output_bytes: 0,
@@ -357,7 +358,7 @@ impl Node {
         // Else peers that stopped on either side of a boundary would certify no state, and an idle
         // group could give none to a laggard.
         for (turn, snapshot) in digestible {
-            node.digest(turn, Boundary { forced: false }, snapshot);
+            node.digest(turn, false, snapshot);
         }
         if let Some(snapshot) = boundary {
             node.store(snapshot);
@@ -373,18 +374,6 @@ fn genesis_of_zero(mut genesis: Genesis) -> Genesis {
     genesis.configuration.id = 0;
     genesis.configuration.from_slot = Slot(0);
     genesis
-}
-
-/// A configuration that is pending forces a checkpoint before its first slot.
-fn set_forced(checkpointing: &mut Checkpointing, machine: &Machine<AnyService>) {
-    let pending = machine
-        .configurations()
-        .last()
-        .filter(|latest| latest.from_slot > machine.slot().next())
-        .map(|latest| latest.from_slot.previous());
-    if pending.is_some() {
-        checkpointing.forced = pending;
-    }
 }
 
 fn derive(entropy: [u8; 32], purpose: &[u8]) -> [u8; 32] {

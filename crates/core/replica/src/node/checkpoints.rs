@@ -1,8 +1,6 @@
 //! Boundaries, checkpoints, signed digests and truncation.
 //!
-//! A boundary is a slot at which every replica digests its state: after so many slots or bytes of
-//! batches, which depend on how large the state was at the boundary before (`Parameters::boundary`), and
-//! before a new configuration starts (D8). All count alike, so all agree on where it is. Where
+//! A boundary is a slot at which every replica digests its state; all count alike (`perdura_execution::Executor`). Where
 //! checkpoints are coordinated, all store the state too, and sign its digest once it is durable. Where they are sequential, all sign it as soon as it is known and the log is durable so far, and the
 //! one whose turn it is stores the state (D6): boundary number k of the cluster is the turn of replica
 //! k mod n; before a new configuration all store it. m + 1 equal digests certify a state (D7). Log
@@ -15,11 +13,11 @@ use super::certificates::Certificates;
 use super::{Node, Now, Output};
 use bytes::Bytes;
 use perdura_durability::PieceName;
-use perdura_execution::{Entry, Manifest, StateSnapshot};
-use perdura_protocol::configuration::{Interval, Parameters, Schedule};
+use perdura_execution::{Boundary, Entry, Manifest, StateSnapshot};
+use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Batch, Certificate, Digest, Encode, ReplicaId, Slot, View, seeded};
+use perdura_protocol::{Certificate, Digest, Encode, ReplicaId, Slot, View, seeded};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of recent batches kept in memory for laggards; older ones are read from the log.
@@ -44,12 +42,6 @@ const BOUNDARIES: usize = 256;
 /// States that are being digested, or wait for it; further ones are passed over, for each keeps what
 /// has changed since in memory.
 pub(super) const DIGESTING: usize = 3;
-
-/// A boundary at which all replicas store the state, whosever turn it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Boundary {
-    pub forced: bool,
-}
 
 pub(super) struct Stored {
     /// None if it is on disk alone.
@@ -81,13 +73,9 @@ pub(super) struct Digesting {
 }
 
 pub(super) struct Checkpointing {
-    // What came since the last boundary, and what makes the next one due.
-    since: Interval,
-    due: Interval,
     // The slots of the latest boundaries, and behind which slot all are known.
     boundaries: VecDeque<Slot>,
     counted_from: Slot,
-    pub forced: Option<Slot>,
     pub storing: Option<StateSnapshot>,
     // It is stored once the log is durable up to this mark.
     stored_after: Option<u64>,
@@ -153,11 +141,8 @@ impl Checkpointing {
             Schedule::Sequential => n + 2,
         };
         Checkpointing {
-            since: Interval { slots: 0, bytes: 0 },
-            due: parameters.boundary(0),
             boundaries: VecDeque::new(),
             counted_from: Slot(0),
-            forced: None,
             storing: None,
             stored_after: None,
             next: None,
@@ -186,41 +171,20 @@ impl Checkpointing {
         self.stored.back().map_or(Slot(0), Stored::slot)
     }
 
-    /// A slot was executed that had so many bytes. Gives the boundary, if it is one; `every` tells then
-    /// when the next one is due.
-    pub fn count(
-        &mut self,
-        slot: Slot,
-        bytes: u64,
-        every: impl FnOnce() -> Interval,
-    ) -> Option<Boundary> {
-        self.since.slots += 1;
-        self.since.bytes += bytes;
-        let forced = self.forced.take_if(|forced| *forced == slot).is_some();
-        let due =
-            self.since.slots >= self.due.slots || self.since.bytes >= self.due.bytes || forced;
-        if due {
-            self.start_interval(every());
-            self.boundaries.push_back(slot);
-            if self.boundaries.len() > BOUNDARIES
-                && let Some(forgotten) = self.boundaries.pop_front()
-            {
-                self.counted_from = forgotten;
-            }
+    /// The state after a slot is a boundary's.
+    pub fn note_boundary(&mut self, slot: Slot) {
+        self.boundaries.push_back(slot);
+        if self.boundaries.len() > BOUNDARIES
+            && let Some(forgotten) = self.boundaries.pop_front()
+        {
+            self.counted_from = forgotten;
         }
-        due.then_some(Boundary { forced })
     }
 
-    /// The state is now the one of a boundary after `slot`; `due` tells when the next one is due.
-    pub fn count_from(&mut self, slot: Slot, due: Interval) {
-        self.start_interval(due);
+    /// The state is now the one of a boundary after `slot`.
+    pub fn count_from(&mut self, slot: Slot) {
         self.boundaries.clear();
         self.counted_from = slot;
-    }
-
-    fn start_interval(&mut self, due: Interval) {
-        self.since = Interval { slots: 0, bytes: 0 };
-        self.due = due;
     }
 
     /// Whether a slot that was executed was no boundary here.
@@ -375,9 +339,9 @@ pub fn piece_names(manifest: &Manifest) -> Vec<PieceName> {
 
 /// Whether `me` stores the state at a boundary: all do where checkpoints are coordinated, and before a
 /// new configuration.
-pub(super) fn is_turn_of(me: ReplicaId, n: usize, turn: Option<u64>, boundary: Boundary) -> bool {
+pub(super) fn is_turn_of(me: ReplicaId, n: usize, boundary: &Boundary) -> bool {
     let own = |turn: u64| turn % n as u64 == u64::from(me.0);
-    boundary.forced || turn.is_none_or(own)
+    boundary.forced || boundary.turn.is_none_or(own)
 }
 
 /// The index of the boundary that is passed over first, by their numbers: one whose number is less
@@ -407,29 +371,27 @@ impl Node {
         self.checkpointing.digesting.iter().any(|waiting| waiting.forced)
     }
 
-    pub(super) fn note_boundary(&mut self, slot: Slot, batch: &Batch) -> Option<Boundary> {
+    /// The decision for a slot is kept for laggards.
+    pub(super) fn keep_decision(&mut self, slot: Slot) {
         if let Some(decision) = self.agreement.decision(slot) {
             self.checkpointing.add_recent(decision);
         }
-        let bytes = batch.raw().len() as u64;
-        let every = || self.parameters.boundary(self.machine.state_bytes());
-        self.checkpointing.count(slot, bytes, every)
     }
 
     pub(super) fn at_boundary(&mut self, slot: Slot, boundary: Boundary) {
-        let turn = self.machine.pass_boundary();
-        let snapshot = self.machine.snapshot();
-        assert!(snapshot.slot() == slot, "a snapshot is taken where it belongs");
+        assert!(boundary.snapshot.slot() == slot, "a snapshot is taken where it belongs");
         if seeded!(TruncatedTooEarly) {
             self.outputs.push_back(Output::Truncate(slot.min(self.agreement.prefix().slot)));
         }
         if self.transfer.supersedes(slot) {
             return;
         }
+        let stores = is_turn_of(self.me, self.parameters.faults.n(), &boundary);
+        let Boundary { forced, turn, snapshot } = boundary;
         if let Some(turn) = turn {
-            self.digest(turn, boundary, snapshot.clone());
+            self.digest(turn, forced, snapshot.clone());
         }
-        if !is_turn_of(self.me, self.parameters.faults.n(), turn, boundary) {
+        if !stores {
             return;
         }
         if self.checkpointing.storing.is_some() {
@@ -443,8 +405,8 @@ impl Node {
 
     /// Digests a state, off the event loop, after those that wait for it, and when all that led to it
     /// is logged here: what a replica signs it also has after a restart.
-    pub(super) fn digest(&mut self, turn: u64, boundary: Boundary, snapshot: StateSnapshot) {
-        let (mark, forced) = (self.log_all(), boundary.forced);
+    pub(super) fn digest(&mut self, turn: u64, forced: bool, snapshot: StateSnapshot) {
+        let mark = self.log_all();
         let digesting = &mut self.checkpointing.digesting;
         digesting.push_back(Digesting { turn, mark, forced, snapshot });
         if digesting.len() > DIGESTING {

@@ -521,7 +521,8 @@ impl Node {
         if !slower && company.told_ms.is_some_and(|told| now_ms < told + VITALS_MS) {
             return;
         }
-        let (bytes, limit) = (self.machine.state_bytes(), self.machine.state_limit_bytes());
+        let machine = self.executor.machine();
+        let (bytes, limit) = (machine.state_bytes(), machine.state_limit_bytes());
         let of_room = self.fullness.look(bytes, limit).into_iter().chain(self.space.look());
         let news = company.news(now_ms).into_iter().chain(of_room);
         self.outputs.extend(news.map(Output::Notice));

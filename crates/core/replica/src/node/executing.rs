@@ -8,6 +8,7 @@ use super::serving::Past;
 use super::unexecuted::Delivery;
 use super::{Node, Peer, ROUTES, Stage};
 use perdura_agreement::Now;
+use perdura_execution::ExecutedBatch;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Outcome, SessionId, limits, seeded};
 use std::collections::BTreeMap;
@@ -55,17 +56,23 @@ impl Node {
             return;
         }
         let before = self.stages.enter(Stage::Execute);
-        let administrator = self.machine.administrator();
+        let administrator = self.machine().administrator();
         self.logged_at = self.logged_at.max(logged_at);
         let at = if seeded!(ReplyBeforeLog) { 0 } else { self.logged_at };
-        let Node { machine, egress, routes, counters, .. } = self;
+        let Node { executor, egress, routes, counters, .. } = self;
         egress.close_line();
-        let executed = machine.execute_to(slot, batch, &mut |reply| {
-            counters.commands += 1;
-            if routes.contains_key(&reply.session) {
-                egress.push(at, reply.session, (reply.number, reply.outcome), self.backlog_bytes);
-            }
-        });
+        let ExecutedBatch { history: executed_to, executed, boundary, .. } =
+            executor.execute(slot, batch, &mut |reply| {
+                counters.commands += 1;
+                if routes.contains_key(&reply.session) {
+                    egress.push(
+                        at,
+                        reply.session,
+                        (reply.number, reply.outcome),
+                        self.backlog_bytes,
+                    );
+                }
+            });
         if let Some(error) = executed.outdated {
             self.halt(format!(
                 "the group goes on behind slot {slot} under newer versions: {error}. What was decided is in the log; start \
@@ -73,7 +80,7 @@ impl Node {
             ));
             return;
         }
-        assert!(self.machine.history() == history, "agreement and execution disagree: stop");
+        assert!(executed_to == history, "agreement and execution disagree: stop");
         self.shares.delivered(batch, &executed.costs, &executed.put_off);
         self.agreement.note_costs(batch, &executed.costs);
         let cost: u64 = executed.costs.values().sum();
@@ -82,16 +89,15 @@ impl Node {
         self.counters.batches += 1;
         self.logged.push_back((slot, self.logged_at));
         self.remember(slot, Past { digest: batch.digest(), history });
-        if let Some(configuration) = &executed.new_configuration {
-            self.counters.configurations += 1;
-            let last = configuration.from_slot.previous();
-            self.checkpointing.forced = Some(last).filter(|_| !seeded!(NoForcedCheckpoint));
-        }
-        let boundary = self.note_boundary(slot, batch);
         let configuration = executed.new_configuration;
+        self.counters.configurations += u64::from(configuration.is_some());
+        self.keep_decision(slot);
+        if boundary.is_some() {
+            self.checkpointing.note_boundary(slot);
+        }
         self.agreement.on_executed(now, slot, configuration, boundary.is_some());
-        self.agreement.set_due(self.machine.due());
-        self.agreement.set_administrator(self.machine.administrator());
+        self.agreement.set_due(self.executor.machine().due());
+        self.agreement.set_administrator(self.executor.machine().administrator());
         match boundary {
             Some(boundary) => self.at_boundary(slot, boundary),
             None => self.judge_no_boundary(slot),
@@ -104,7 +110,7 @@ impl Node {
         if batch.frames().iter().any(|frame| frame.session.client == administrator) {
             // A key may have been revoked, or replaced: nobody would propose what it still has waiting, and
             // the leader would be suspected for it.
-            let machine = &self.machine;
+            let machine = self.executor.machine();
             self.agreement.retain_frames(|frame| machine.is_client(frame.session.client));
         }
         self.stages.go_back(before);

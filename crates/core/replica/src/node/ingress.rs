@@ -228,7 +228,7 @@ impl Node {
     /// # Errors
     /// Why not, in words for the client.
     pub fn admit_client(&self, key: PublicKey) -> Result<(), NotAdmitted> {
-        if !self.machine.is_client(key) {
+        if !self.machine().is_client(key) {
             Err(NotAdmitted::Unknown)
         } else if self.penalty(Origin::Client(key)).holds(self.ticked_ms) {
             Err(NotAdmitted::Penalised)
@@ -249,7 +249,7 @@ impl Node {
     /// always does.
     fn needs_signature(&self, frame: &Frame) -> bool {
         self.parameters.faults.is_byzantine()
-            || frame.session.client == self.machine.administrator()
+            || frame.session.client == self.machine().administrator()
     }
 
     fn authentic(&mut self, batch: &Batch) -> bool {
@@ -327,7 +327,7 @@ impl Node {
             seen.insert(name, raw);
             if self.penalty(origin).holds(now.monotonic_ms) {
                 self.refuse_busy(waiting.peer, &waiting.frame);
-            } else if !self.machine.is_client(waiting.frame.session.client) {
+            } else if !self.machine().is_client(waiting.frame.session.client) {
                 self.counters.unknown_clients += 1;
             } else if self.agreement.holds_frame(&waiting.frame) {
                 // A retransmission of what waits already.
@@ -462,7 +462,7 @@ impl Node {
     /// Frames whose commands were all answered in other frames wait for nothing; a client that
     /// sends such would have the leader suspected for not ordering them.
     fn forget_answered(&mut self) {
-        let machine = &self.machine;
+        let machine = self.executor.machine();
         self.agreement.retain_some_frames(LOOKED_AT, |frame| is_open(machine, frame));
     }
 
@@ -504,10 +504,10 @@ impl Node {
         let frame = &waiting.frame;
         let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
         for number in frame.first_number..frame.end_number() {
-            let opened = (number == 0).then(|| self.machine.opened_again(frame)).flatten();
-            match opened.or_else(|| self.machine.cached(frame.session, number)) {
+            let opened = (number == 0).then(|| self.machine().opened_again(frame)).flatten();
+            match opened.or_else(|| self.machine().cached(frame.session, number)) {
                 Some(outcome) => outcomes.push((number, outcome)),
-                None if self.machine.is_settled(frame.session, number) => {}
+                None if self.machine().is_settled(frame.session, number) => {}
                 None => return false,
             }
         }

@@ -73,7 +73,7 @@ use flushes::Flushes;
 use fullness::Fullness;
 use ingress::{Origin, WaitingFrame};
 use perdura_agreement::{Agreement, Effect, Penalty, Suspicion};
-use perdura_execution::{AnyService, Inspector, Machine, Manifest, StateSnapshot};
+use perdura_execution::{AnyService, Executor, Inspector, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::{Decision, Lane, Message};
 use perdura_protocol::{
@@ -263,7 +263,7 @@ pub struct Node {
     entropy: [u8; 32],
     entropy_used: u64,
     agreement: Agreement,
-    machine: Machine<AnyService>,
+    executor: Executor,
     // What commands and replies say by themselves, without the machine, which may be busy.
     inspector: Inspector,
     make_service: Box<dyn Fn() -> AnyService + Send>,

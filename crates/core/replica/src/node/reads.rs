@@ -113,7 +113,7 @@ impl Node {
 
     pub(super) fn answer_reads(&mut self, now: Now) {
         // A client's reads wait in the order of their slots: Accepts only reach higher.
-        let executed = self.machine.slot();
+        let executed = self.machine().slot();
         self.pace.tick(now.monotonic_ms);
         let all = !self.agreement.is_ordering();
         let mut cost = 0;
@@ -138,7 +138,7 @@ impl Node {
     fn answer_read(&mut self, read: &WaitingRead) -> u64 {
         let before = self.stages.enter(Stage::Execute);
         let meter = Meter::up_to(COMMAND_COST);
-        let outcome = self.machine.query_within(read.key, &read.command, &meter);
+        let outcome = self.machine().query_within(read.key, &read.command, &meter);
         self.counters.reads += 1;
         self.stages.enter(Stage::Reply);
         let answer = outcome.as_ref().map_or(0, super::egress::size_of_outcome);
@@ -151,12 +151,15 @@ impl Node {
 
     fn reply_read(&mut self, read: &WaitingRead, outcome: Option<Outcome>) {
         let peer = Peer::Client { connection: read.connection, key: read.key };
-        self.send(&[peer], &Message::ReadReply { id: read.id, slot: self.machine.slot(), outcome });
+        self.send(
+            &[peer],
+            &Message::ReadReply { id: read.id, slot: self.machine().slot(), outcome },
+        );
     }
 
     /// Whether a read could be answered at once.
     pub(super) fn has_reads(&self) -> bool {
-        let executed = self.machine.slot();
+        let executed = self.machine().slot();
         let all = !self.agreement.is_ordering();
         self.reads.any_first(|read| read.ready(executed) && (all || self.pace.may(read.key)))
     }

@@ -214,18 +214,18 @@ impl Node {
                 && self.agreement.mode() == Mode::Started
                 && self.agreement.voting(),
             decided: self.agreement.delivered(),
-            executed: self.machine.slot(),
+            executed: self.machine().slot(),
             logged: self.logged_slot,
             prefix: self.agreement.prefix().slot,
             checkpoint,
             boundary,
             state: self.state(),
             boot_awaits: self.awaits_of_boot(),
-            versions: self.machine.versions(),
-            state_bytes: self.machine.state_bytes(),
-            service: self.machine.measures(),
-            sessions: self.machine.session_count(),
-            state_limit_bytes: self.machine.state_limit_bytes(),
+            versions: self.machine().versions(),
+            state_bytes: self.machine().state_bytes(),
+            service: self.machine().measures(),
+            sessions: self.machine().session_count(),
+            state_limit_bytes: self.machine().state_limit_bytes(),
             request_timeout_ms: self.agreement.request_timeout_ms(),
             pace_ms: self.agreement.pace_ms(),
             company: self.company.report(self.ticked_ms),
@@ -294,13 +294,13 @@ impl Node {
     /// The executed state, for checks and figures.
     #[must_use]
     pub fn machine(&self) -> &Machine<AnyService> {
-        &self.machine
+        self.executor.machine()
     }
 
     /// The service, for tests that damage it.
     #[doc(hidden)]
     pub fn service_mut(&mut self) -> &mut dyn Service {
-        &mut **self.machine.service_mut()
+        &mut **self.executor.machine_mut().service_mut()
     }
 
     /// The last slot about which it holds anything.
@@ -321,6 +321,6 @@ impl Node {
     /// The active configuration.
     #[must_use]
     pub fn configuration(&self) -> &perdura_protocol::Configuration {
-        self.agreement.configurations().at(self.machine.slot().next())
+        self.agreement.configurations().at(self.machine().slot().next())
     }
 }

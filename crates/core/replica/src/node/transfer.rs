@@ -17,7 +17,7 @@ use super::ingress::is_open;
 use super::restoring::{Restored, not_restored};
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
-use perdura_execution::{AnyService, Machine, Manifest, ManifestError, newest_versions};
+use perdura_execution::{AnyService, Executor, Machine, Manifest, ManifestError, newest_versions};
 use perdura_protocol::configuration::Schedule;
 use perdura_protocol::fields::FieldError;
 use perdura_protocol::message::{Message, StateCertificate};
@@ -253,7 +253,7 @@ impl Node {
         if let Some(state) = state {
             let (quorum, configuration) =
                 (self.parameters.faults.state_certificate(), state.configuration);
-            let newer = state.slot > self.machine.slot() && state.slot >= self.transfer.at_least;
+            let newer = state.slot > self.machine().slot() && state.slot >= self.transfer.at_least;
             if newer {
                 if self.state_certified(&state, quorum) {
                     self.transfer.offers.insert(from, Offer { state, prefix });
@@ -494,7 +494,7 @@ impl Node {
             return;
         };
         match outcome {
-            Ok(machine) if manifest.slot > self.machine.slot() => {
+            Ok(machine) if manifest.slot > self.machine().slot() => {
                 let machine = Box::new(machine);
                 let state = self.without_false_signatures(offer.state, machine.configurations());
                 if let Some(state) = &state {
@@ -531,7 +531,7 @@ impl Node {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
         let Phase::Installing { machine, state, seeder, .. } = phase else { return };
-        if machine.slot() <= self.machine.slot() {
+        if machine.slot() <= self.machine().slot() {
             // This replica got there by itself meanwhile; what is on disk is its state all the same.
             let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
             self.add_checkpoint(snapshot, manifest);
@@ -541,21 +541,17 @@ impl Node {
             self.agreement.expect_state(now, None);
             return;
         }
-        let machine = machine.telling(self.machine.asked().clone());
-        let before = std::mem::replace(&mut self.machine, machine);
-        self.checkpointing.let_go.push(before.snapshot());
+        let machine = machine.telling(self.machine().asked().clone());
+        let executor = Executor::at_boundary(&self.parameters, machine);
+        let before = std::mem::replace(&mut self.executor, executor);
+        self.checkpointing.let_go.push(before.machine().snapshot());
         let (slot, history) = (manifest.slot, manifest.history);
-        let configurations = self.machine.configurations().to_vec();
-        let stored = Stored::new(self.machine.snapshot(), manifest.clone());
+        let configurations = self.machine().configurations().to_vec();
+        let stored = Stored::new(self.machine().snapshot(), manifest.clone());
         self.checkpointing.forget_storing();
-        let due = self.parameters.boundary(self.machine.state_bytes());
-        self.checkpointing.count_from(slot, due);
+        self.checkpointing.count_from(slot);
         self.checkpointing.kept = slot;
         self.checkpointing.forget_recent();
-        self.checkpointing.forced = configurations
-            .last()
-            .filter(|latest| latest.from_slot > slot.next())
-            .map(|latest| latest.from_slot.previous());
         self.checkpointing.add_stored(stored, now.monotonic_ms);
         if let Some(state) = state {
             self.learn_certificate(state);
@@ -570,8 +566,8 @@ impl Node {
             self.agreement.set_seeder(seeder);
         }
         self.agreement.on_installed(now, slot, history, &configurations);
-        self.agreement.set_due(self.machine.due());
-        self.agreement.set_administrator(self.machine.administrator());
+        self.agreement.set_due(self.executor.machine().due());
+        self.agreement.set_administrator(self.executor.machine().administrator());
         self.certify_state(slot);
         // Without a prefix up to the state this replica could not vote after a restart.
         for offer in std::mem::take(&mut self.transfer.offers).into_values() {
@@ -581,7 +577,7 @@ impl Node {
             let members = self.linked(active);
             self.outputs.push_back(Output::Members(members));
         }
-        let machine = &self.machine;
+        let machine = self.executor.machine();
         self.agreement.retain_frames(|frame| is_open(machine, frame));
     }
 
@@ -594,7 +590,7 @@ impl Node {
         match &mut self.transfer.phase {
             Phase::Idle => {
                 let needed =
-                    !self.agreement.has_base() || self.machine.slot() < self.transfer.at_least;
+                    !self.agreement.has_base() || self.machine().slot() < self.transfer.at_least;
                 if ms >= self.transfer.ended_ms + KEPT_MS {
                     // It was overtaken by the log.
                     self.transfer.forget_pieces();
