@@ -8,7 +8,7 @@ use crate::config::files;
 use crate::config::keys::{ADMINISTRATORS, KeyFile, fresh_key, random};
 use crate::config::partitioned::{MemberEntry, PartitionEntry, ServerEntry};
 use crate::config::placement::place;
-use crate::config::replica::{Rates, SCRUB_INTERVAL_S};
+use crate::config::replica::Rates;
 use crate::config::server::Member;
 use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE, SERVER_FILE};
 use crate::config::{Cluster, EntropyError, ReplicaEntry, ReplicaFile, WriteError};
@@ -20,7 +20,6 @@ use perdura_protocol::partitions::{Distribution, MapError};
 use perdura_protocol::{
     ClusterId, Faults, PartitionId, PublicKey, ReplicaId, SecretKey, ServiceName, Slot, limits,
 };
-use perdura_replica::node::StateTransfer;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -315,9 +314,7 @@ fn make_replica(
         data_path: PathBuf::from("data"),
         listen: place.listen.clone(),
         http: Some(place.http_listen.clone()),
-        checkpoint_mb_s: 0,
-        scrub_interval_s: SCRUB_INTERVAL_S,
-        state_transfer: StateTransfer::default(),
+        rates: Rates::default(),
     };
     format::data_directory(&file.data(), &cluster.parameters, id, 0, None)?;
     file.store(&file.path)?;

@@ -13,7 +13,7 @@ use perdura_execution::{Service, any_service};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::seeded::Bug;
 use perdura_protocol::{Scheme, Time};
-use perdura_replica::node::{Boot, Found, Interceptor, Now};
+use perdura_replica::node::{self, Boot, Found, Interceptor, Now};
 use perdura_replica::runtime::{self, ReplicaConfig};
 use perdura_simulator::STATEMENTS;
 use perdura_store::Store;
@@ -121,6 +121,7 @@ fn twin<S: Service>(
         make_service: Box::new(any_service(make_service)),
         found: Found::default(),
         backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
+        place: Some(node::Place::Inline),
         state_transfer: Default::default(),
     };
     let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };

@@ -5,6 +5,7 @@ mod ledger;
 mod operated;
 #[path = "../../cli/tests/common/processes.rs"]
 mod processes;
+mod slow;
 mod store;
 
 use std::path::Path;

@@ -138,7 +138,8 @@ impl Live {
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
         for id in 0..faults.n() {
             let path = replica_file(&dir, id);
-            let file = ReplicaFile { state_transfer: transfer, ..ReplicaFile::load(&path)? };
+            let mut file = ReplicaFile::load(&path)?;
+            file.rates.state_transfer = transfer;
             file.store(&path)?;
         }
         let start = Start { device, debug, profile };

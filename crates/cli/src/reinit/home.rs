@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use perdura_cluster::config::keys::fresh_key;
-use perdura_cluster::config::replica::{Rates, SCRUB_INTERVAL_S};
+use perdura_cluster::config::replica::Rates;
 use perdura_cluster::config::server::{Member, pending_member_file};
 use perdura_cluster::config::{
     Cluster, PENDING_REPLICA_FILE, PartitionedCluster, REPLICA_FILE, ReplicaEntry, ReplicaFile,
@@ -10,7 +10,6 @@ use perdura_cluster::config::{
 };
 use perdura_cluster::create::Place;
 use perdura_protocol::{PartitionId, ReplicaId};
-use perdura_replica::node::StateTransfer;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -199,9 +198,7 @@ fn without_a_file(
         data_path: PathBuf::from(data),
         listen: place.listen().to_owned(),
         http: Some(place.http_listen().to_owned()),
-        checkpoint_mb_s: 0,
-        scrub_interval_s: SCRUB_INTERVAL_S,
-        state_transfer: StateTransfer::default(),
+        rates: Rates::default(),
     })
 }
 

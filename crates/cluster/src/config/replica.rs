@@ -6,7 +6,7 @@ use super::files::{self, Secrecy};
 use super::keys::quoted;
 use super::{FORMAT_VERSION, PENDING_REPLICA_FILE, host_port, secret_key};
 use perdura_protocol::SecretKey;
-use perdura_replica::node::StateTransfer;
+use perdura_replica::node::{Place, StateTransfer};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,7 @@ struct Raw {
     checkpoint_mb_s: u64,
     scrub_interval_s: Option<u64>,
     state_transfer: Option<String>,
+    execution: Option<String>,
 }
 
 /// An hour.
@@ -36,12 +37,13 @@ const MOST_SCRUB_INTERVAL_S: u64 = 30 * 86_400;
 /// Largest rate for checkpoints, MB/s.
 const CHECKPOINT_MB_S: u64 = 1_000_000;
 
-/// The rates of a replica, and whom it asks, as its file says them.
+/// The rates of a replica, whom it asks and where it executes, as its file says them.
 #[derive(Default)]
 pub(super) struct RawRates {
     pub(super) checkpoint_mb_s: u64,
     pub(super) scrub_interval_s: Option<u64>,
     pub(super) state_transfer: Option<String>,
+    pub(super) execution: Option<String>,
 }
 
 /// Those of one replica, or of each member on a server.
@@ -55,19 +57,25 @@ pub struct Rates {
     pub scrub_interval_s: u64,
     /// Whom it asks for a state, and for what it missed.
     pub state_transfer: StateTransfer,
+    /// Whether it executes in the event loop, or in a thread beside it; none leaves that to the service.
+    pub execution: Option<Place>,
 }
 
 impl Default for Rates {
     fn default() -> Self {
-        let state_transfer = StateTransfer::default();
-        Rates { checkpoint_mb_s: 0, scrub_interval_s: SCRUB_INTERVAL_S, state_transfer }
+        Rates {
+            checkpoint_mb_s: 0,
+            scrub_interval_s: SCRUB_INTERVAL_S,
+            state_transfer: StateTransfer::default(),
+            execution: None,
+        }
     }
 }
 
 impl RawRates {
     /// Held against their bounds.
     pub(super) fn check(self, file: &str) -> Result<Rates> {
-        let RawRates { checkpoint_mb_s, scrub_interval_s, state_transfer } = self;
+        let RawRates { checkpoint_mb_s, scrub_interval_s, state_transfer, execution } = self;
         let scrub_interval_s = scrub_interval_s.unwrap_or(SCRUB_INTERVAL_S);
         ensure!(
             checkpoint_mb_s <= CHECKPOINT_MB_S,
@@ -86,7 +94,14 @@ impl RawRates {
                 format!("{file}: state_transfer is {name:?}, and one of {all} is expected")
             })?,
         };
-        Ok(Rates { checkpoint_mb_s, scrub_interval_s, state_transfer })
+        let execution = match &execution {
+            None => None,
+            Some(name) => Some(Place::parse(name).with_context(|| {
+                let all = Place::ALL.map(Place::name).join(", ");
+                format!("{file}: execution is {name:?}, and one of {all} is expected")
+            })?),
+        };
+        Ok(Rates { checkpoint_mb_s, scrub_interval_s, state_transfer, execution })
     }
 }
 
@@ -105,6 +120,10 @@ impl Rates {
         if self.state_transfer != StateTransfer::default() {
             text.push_str("# Whom it asks for a state, and for what it missed.\n");
             text.push_str(&format!("state_transfer = \"{}\"\n", self.state_transfer.name()));
+        }
+        if let Some(place) = self.execution {
+            text.push_str("# Where it executes: \"inline\", or in a \"thread\" beside agreement, for commands of milliseconds.\n");
+            text.push_str(&format!("execution = \"{}\"\n", place.name()));
         }
         text
     }
@@ -130,14 +149,8 @@ pub struct ReplicaFile {
     pub listen: String,
     /// Where it serves status and metrics; nowhere if absent.
     pub http: Option<String>,
-    /// How fast it writes checkpoints, MB/s (of 10^6 bytes), up to 1000000; 0: as fast as the
-    /// flushes of its log allow.
-    pub checkpoint_mb_s: u64,
-    /// Within so many seconds, up to thirty days, it holds all of its state in memory against the
-    /// digests; 0: never.
-    pub scrub_interval_s: u64,
-    /// Whom it asks for a state, and for what it missed.
-    pub state_transfer: StateTransfer,
+    /// How fast it does what takes time, whom it asks, and where it executes.
+    pub rates: Rates,
 }
 
 impl ReplicaFile {
@@ -166,8 +179,9 @@ impl ReplicaFile {
             checkpoint_mb_s: raw.checkpoint_mb_s,
             scrub_interval_s: raw.scrub_interval_s,
             state_transfer: raw.state_transfer,
+            execution: raw.execution,
         };
-        let Rates { checkpoint_mb_s, scrub_interval_s, state_transfer } = rates.check(&file)?;
+        let rates = rates.check(&file)?;
         Ok(ReplicaFile {
             path: path.to_owned(),
             id: raw.id,
@@ -177,9 +191,7 @@ impl ReplicaFile {
             data_path: raw.data,
             listen: raw.listen,
             http: raw.http,
-            checkpoint_mb_s,
-            scrub_interval_s,
-            state_transfer,
+            rates,
         })
     }
 
@@ -219,13 +231,8 @@ impl ReplicaFile {
             text.push_str("# Where it serves /status, /metrics, /healthz and /readyz.\n");
             text.push_str(&format!("http = {}\n", quoted(http)));
         }
-        text.push_str(&self.rates().render());
+        text.push_str(&self.rates.render());
         text
-    }
-
-    fn rates(&self) -> Rates {
-        let ReplicaFile { checkpoint_mb_s, scrub_interval_s, state_transfer, .. } = *self;
-        Rates { checkpoint_mb_s, scrub_interval_s, state_transfer }
     }
 
     /// The data directory, resolved.
@@ -281,9 +288,7 @@ mod tests {
             data_path: "data".into(),
             listen: "127.0.0.1:7400".to_owned(),
             http: None,
-            checkpoint_mb_s,
-            scrub_interval_s,
-            state_transfer: StateTransfer::default(),
+            rates: Rates { checkpoint_mb_s, scrub_interval_s, ..Rates::default() },
         }
     }
 
@@ -294,7 +299,7 @@ mod tests {
     #[test]
     fn the_rate_of_checkpoints_is_kept_and_bounded() {
         for rate in [0, 20, CHECKPOINT_MB_S] {
-            assert_eq!(parsed(&file(rate, 0)).unwrap().checkpoint_mb_s, rate);
+            assert_eq!(parsed(&file(rate, 0)).unwrap().rates.checkpoint_mb_s, rate);
         }
         assert!(!file(0, 0).render().contains("checkpoint_mb_s"));
         let error = parsed(&file(CHECKPOINT_MB_S + 1, 0)).unwrap_err().to_string();
@@ -304,7 +309,7 @@ mod tests {
     #[test]
     fn the_interval_of_scrubs_is_kept_and_bounded_and_an_hour_where_it_is_not_given() {
         for seconds in [0, 1, SCRUB_INTERVAL_S, MOST_SCRUB_INTERVAL_S] {
-            assert_eq!(parsed(&file(0, seconds)).unwrap().scrub_interval_s, seconds);
+            assert_eq!(parsed(&file(0, seconds)).unwrap().rates.scrub_interval_s, seconds);
         }
         assert!(!file(0, SCRUB_INTERVAL_S).render().contains("scrub_interval_s"));
         let error = parsed(&file(0, MOST_SCRUB_INTERVAL_S + 1)).unwrap_err().to_string();
@@ -314,13 +319,26 @@ mod tests {
     #[test]
     fn whom_a_replica_asks_is_kept_and_must_be_known() {
         for state_transfer in StateTransfer::ALL {
-            let file = ReplicaFile { state_transfer, ..file(0, 0) };
-            assert_eq!(parsed(&file).unwrap().state_transfer, state_transfer);
+            let mut file = file(0, 0);
+            file.rates.state_transfer = state_transfer;
+            assert_eq!(parsed(&file).unwrap().rates.state_transfer, state_transfer);
             let said = file.render().contains("state_transfer");
             assert_eq!(said, state_transfer == StateTransfer::SingleSender);
         }
         let text = format!("{}state_transfer = \"two\"\n", file(0, 0).render());
         let error = ReplicaFile::parse(Path::new("replica.toml"), &text).unwrap_err().to_string();
         assert!(error.contains("state_transfer is \"two\"") && error.contains("single-sender"));
+    }
+    #[test]
+    fn where_a_replica_executes_is_kept_and_must_be_known() {
+        for execution in [None, Some(Place::Inline), Some(Place::Apart)] {
+            let mut file = file(0, 0);
+            file.rates.execution = execution;
+            assert_eq!(parsed(&file).unwrap().rates.execution, execution);
+            assert_eq!(file.render().contains("execution"), execution.is_some());
+        }
+        let text = format!("{}execution = \"two\"\n", file(0, 0).render());
+        let error = ReplicaFile::parse(Path::new("replica.toml"), &text).unwrap_err().to_string();
+        assert!(error.contains("execution is \"two\"") && error.contains("inline, thread"));
     }
 }

@@ -24,6 +24,7 @@ struct Raw {
     checkpoint_mb_s: u64,
     scrub_interval_s: Option<u64>,
     state_transfer: Option<String>,
+    execution: Option<String>,
     resolver_key: Option<String>,
     member: Vec<RawMember>,
 }
@@ -104,6 +105,7 @@ impl ServerFile {
             checkpoint_mb_s: raw.checkpoint_mb_s,
             scrub_interval_s: raw.scrub_interval_s,
             state_transfer: raw.state_transfer,
+            execution: raw.execution,
         };
         let member = |(index, raw): (usize, RawMember)| {
             let field = format!("member[{index}].secret_key");
@@ -208,9 +210,7 @@ impl ServerFile {
             data_path: member.data_path.clone(),
             listen: self.listen.clone(),
             http: self.http.clone(),
-            checkpoint_mb_s: self.rates.checkpoint_mb_s,
-            scrub_interval_s: self.rates.scrub_interval_s,
-            state_transfer: self.rates.state_transfer,
+            rates: self.rates,
         }
     }
 

@@ -460,6 +460,7 @@ impl Agreement {
             served_ms: _,
             // Excuses a leader's delay, and so time once more.
             execution_held: _,
+            command_us: _,
             // Of the service, of which the checker has none: nothing is ever due.
             ticks: _,
             forged,

@@ -10,6 +10,9 @@ use perdura_protocol::{Batch, PublicKey, Slot, limits, seeded};
 use std::collections::BTreeMap;
 
 /// With fewer slots in flight than this, what waits is proposed as soon as it is most of what callers
+/// Of the time-out of requests a slot takes this part to execute, at the speed of the last ones.
+const SLOT_PART: u64 = 4;
+
 /// have under way: one is being voted on while the next travels.
 const EAGER_SLOTS: u64 = 2;
 
@@ -110,7 +113,8 @@ impl Agreement {
             let proposed = self.expected_in_flight();
             let left = limits::SLOT_COST.saturating_sub(proposed);
             let cost = Allowance::new(&self.expected, left, proposed == 0);
-            let frames = self.pool.take(limits::BATCH_TARGET_BYTES, now.monotonic_ms, cost);
+            let (bytes, commands) = (limits::BATCH_TARGET_BYTES, self.most_commands());
+            let frames = self.pool.take(bytes, commands, now.monotonic_ms, cost);
             if !frames.is_empty() {
                 self.under_way = under_way;
                 return Some(Batch::requests(now.wall, frames));
@@ -188,6 +192,21 @@ impl Agreement {
     /// A batch was executed, and cost this by client key. To be told before [`Agreement::on_executed`].
     pub fn note_costs(&mut self, batch: &Batch, costs: &BTreeMap<PublicKey, u64>) {
         self.expected.executed(batch, costs);
+    }
+
+    /// So long this replica executed so many commands.
+    pub fn note_speed(&mut self, commands: usize, took_us: u64) {
+        let Some(each) = took_us.checked_div(commands as u64) else { return };
+        // Half of it is what the last slots took.
+        self.command_us = (self.command_us + each).div_ceil(2);
+    }
+
+    /// Commands of a slot that take no longer to execute than a quarter of what a request waits before the leader is suspected: who
+    /// watches sees it go on, also where the pipeline has come to its end.
+    fn most_commands(&self) -> usize {
+        let budget_us = self.patience.request_ms() * 1_000 / SLOT_PART;
+        let most = budget_us.checked_div(self.command_us).unwrap_or(u64::MAX);
+        usize::try_from(most).unwrap_or(usize::MAX).max(1)
     }
 
     /// Slots that were proposed and are not delivered.

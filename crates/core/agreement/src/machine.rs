@@ -237,6 +237,8 @@ pub struct Agreement {
     pub(crate) lags_since: Option<View>,
     // Whether the driver executes nothing for now, on purpose.
     pub(crate) execution_held: bool,
+    // What a command took to execute lately, microseconds; 0 where nobody measures it.
+    pub(crate) command_us: u64,
 
     pub(crate) appended: u64,
     pub(crate) persisted: u64,
@@ -324,6 +326,7 @@ impl Agreement {
             unproven_since: None,
             lags_since: None,
             execution_held: false,
+            command_us: 0,
             appended: 0,
             persisted: 0,
             held: VecDeque::new(),

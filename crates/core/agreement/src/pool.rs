@@ -150,6 +150,17 @@ pub struct Pool {
     cursor: Option<FrameKey>,
 }
 
+/// How large a batch becomes, beyond one frame.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    bytes: usize,
+    commands: usize,
+}
+
+impl Bounds {
+    const NONE: Bounds = Bounds { bytes: usize::MAX, commands: usize::MAX };
+}
+
 /// What the frames of a batch may cost when they are executed, as far as that is expected.
 #[derive(Debug)]
 pub(crate) struct Allowance<'a> {
@@ -376,17 +387,19 @@ impl Pool {
     }
 
     /// Takes frames for a batch, one client after the other, up to `target_bytes` (at least one
-    /// frame), what they are expected to cost, and the limits of a batch. They stay here, marked, until they are delivered.
+    /// frame) and so many commands, what they are expected to cost, and the limits of a batch. They stay here, marked, until they are delivered.
     pub(crate) fn take(
         &mut self,
         target_bytes: usize,
+        most_commands: usize,
         now_ms: u64,
         cost: Allowance<'_>,
     ) -> Vec<Frame> {
         if self.taken_bytes >= PROPOSED_BYTES >> self.shrunk {
             return Vec::new();
         }
-        self.take_some(target_bytes, limits::BATCH_FRAMES, now_ms, Some(cost), |_| true)
+        let bounds = Bounds { bytes: target_bytes, commands: most_commands };
+        self.take_some(bounds, limits::BATCH_FRAMES, now_ms, Some(cost), |_| true)
     }
 
     /// A frame that waits here.
@@ -414,7 +427,7 @@ impl Pool {
                 continue;
             }
             let direct = |source| source == Source::Client;
-            handed.extend(self.take_some(usize::MAX, 1, now_ms, None, direct));
+            handed.extend(self.take_some(Bounds::NONE, 1, now_ms, None, direct));
             tries = TRIES.min(self.turn.len());
         }
         handed
@@ -438,7 +451,7 @@ impl Pool {
 
     fn take_some(
         &mut self,
-        target_bytes: usize,
+        bounds: Bounds,
         most: usize,
         now_ms: u64,
         mut cost_left: Option<Allowance<'_>>,
@@ -446,7 +459,7 @@ impl Pool {
     ) -> Vec<Frame> {
         let mut taken = Vec::new();
         let mut passed_over = Vec::new();
-        let (mut bytes, mut looked) = (0, 0);
+        let (mut bytes, mut commands, mut looked) = (0, 0, 0);
         while looked < most {
             let Some(client) = self.turn.pop_front() else { break };
             let Some(queue) = self.clients.get_mut(&client) else { continue };
@@ -469,8 +482,9 @@ impl Pool {
                 passed_over.push(client);
                 continue;
             }
-            let length = entry.frame.raw().len();
-            if !taken.is_empty() && bytes + length > target_bytes {
+            let (length, count) = (entry.frame.raw().len(), entry.frame.commands().len());
+            let full = bytes + length > bounds.bytes || commands + count > bounds.commands;
+            if !taken.is_empty() && full {
                 queue.waiting.push_front(key);
                 queue.in_turn = true;
                 self.turn.push_front(client);
@@ -482,6 +496,7 @@ impl Pool {
             let (source, cost) = (entry.source, cost(&entry.frame));
             if wanted(source) {
                 bytes += length;
+                commands += count;
                 self.taken_bytes += cost;
                 self.large_bytes += if cost > LARGE_BYTES >> self.shrunk { cost } else { 0 };
                 queue.taken_bytes += cost;

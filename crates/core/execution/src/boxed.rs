@@ -80,6 +80,10 @@ impl Service for AnyService {
         (**self).state_bytes()
     }
 
+    fn takes_long(&self) -> bool {
+        (**self).takes_long()
+    }
+
     fn measures(&self) -> Vec<Measure> {
         (**self).measures()
     }

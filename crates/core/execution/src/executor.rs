@@ -7,6 +7,7 @@
 use crate::boxed::AnyService;
 use crate::machine::{Executed, Machine, Reply};
 use crate::snapshot::StateSnapshot;
+use crate::view::{News, Touched};
 use perdura_protocol::configuration::{Configuration, Interval, Parameters};
 use perdura_protocol::{Batch, Digest, Slot, seeded};
 
@@ -101,6 +102,31 @@ impl Executor {
         give: &mut dyn FnMut(Reply),
     ) -> ExecutedBatch {
         let executed = self.machine.execute_to(slot, batch, give);
+        self.conclude(slot, batch, executed)
+    }
+
+    /// The same, with what a view of the machine has to know.
+    ///
+    /// # Panics
+    /// As [`Machine::execute`].
+    pub fn execute_telling(
+        &mut self,
+        slot: Slot,
+        batch: &Batch,
+        give: &mut dyn FnMut(Reply),
+    ) -> (ExecutedBatch, News) {
+        let mut touched = Touched::default();
+        batch.frames().iter().for_each(|frame| touched.frame(frame));
+        let executed = self.machine.execute_to(slot, batch, &mut |reply| {
+            touched.number(reply.session, reply.number);
+            give(reply);
+        });
+        executed.ended.iter().for_each(|session| touched.session(*session));
+        let ran = self.conclude(slot, batch, executed);
+        (ran, News::of(&self.machine, touched))
+    }
+
+    fn conclude(&mut self, slot: Slot, batch: &Batch, executed: Executed) -> ExecutedBatch {
         let history = self.machine.history();
         if executed.outdated.is_some() {
             return ExecutedBatch { slot, history, executed, boundary: None };

@@ -30,7 +30,9 @@ mod service;
 mod session;
 mod sessions;
 mod snapshot;
+mod stage;
 mod terms;
+mod view;
 mod waiting;
 
 pub use alone::Alone;
@@ -49,4 +51,6 @@ pub use service::{
     ExecutionContext, FailingMemory, Failure, QueryContext, Service, Snapshot, Standing, StateLimit,
 };
 pub use snapshot::StateSnapshot;
+pub use stage::{Done, ExecutionStage, Job};
+pub use view::{News, View};
 pub use waiting::{Progress, Release, Waiting};

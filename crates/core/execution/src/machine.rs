@@ -76,6 +76,8 @@ pub struct Executed {
     /// A reply for each command of the batch, in order, retries included ([`Outcome::Waits`] for those that wait; under the first rules
     /// they have none); and one for each command that had waited until this batch. Empty after [`Machine::execute_to`].
     pub replies: Vec<Reply>,
+    /// Sessions that ended with it.
+    pub ended: Vec<SessionId>,
     /// The configuration that the batch ordered.
     pub new_configuration: Option<Configuration>,
     /// What its commands cost by client key, in bytes read and answered beyond their own, or what takes as long ([`crate::Meter`]). Also where the
@@ -431,6 +433,21 @@ impl<S: Service> Machine<S> {
         let live = self.sessions.get(session)?;
         let waits = || (self.rules() > 0 && live.waits(number)).then_some(Outcome::Waits);
         live.answer(number).or_else(waits)
+    }
+
+    /// The answers to a frame whose commands need not be ordered again, those that are there; `None` if one has to be.
+    #[must_use]
+    pub fn answers(&self, frame: &Frame) -> Option<Vec<(u64, Outcome)>> {
+        let mut outcomes = Vec::new();
+        for number in frame.first_number..frame.end_number() {
+            let opened = (number == 0).then(|| self.opened_again(frame)).flatten();
+            match opened.or_else(|| self.cached(frame.session, number)) {
+                Some(outcome) => outcomes.push((number, outcome)),
+                None if self.is_settled(frame.session, number) => {}
+                None => return None,
+            }
+        }
+        Some(outcomes)
     }
 
     /// Whether ordering the command again would change nothing: its answer is known, or it waits and

@@ -227,6 +227,12 @@ pub trait Service: Any + Send {
         0
     }
 
+    /// Whether a command may take a millisecond or more: a replica executes in a thread beside agreement then, if its file says nothing else.
+    /// A thread costs some ten microseconds a batch, and what takes long beside agreement stops nobody's votes.
+    fn takes_long(&self) -> bool {
+        false
+    }
+
     /// What those who watch the replica get to see of it besides. Some microseconds, several times a second.
     fn measures(&self) -> Vec<Measure> {
         Vec::new()

@@ -173,6 +173,17 @@ impl Session {
         number < self.acked_below.max(1) || self.has_renewed(number) || self.knows(number)
     }
 
+    /// Numbers that are settled though they are neither below `acked_below` nor of renewals; and some more that are settled.
+    pub(crate) fn settled(&self) -> impl Iterator<Item = u64> + '_ {
+        let replies = self.replies.keys().chain(self.results.keys());
+        replies.chain(&self.waiting).copied()
+    }
+
+    /// The largest number that renewed it, or 0.
+    pub(crate) fn renewal(&self) -> u64 {
+        self.renewal
+    }
+
     fn knows(&self, number: u64) -> bool {
         self.replies.contains_key(&number)
             || self.waiting.contains(&number)

@@ -7,6 +7,7 @@ mod outside;
 mod panics;
 mod sessions;
 mod snapshots;
+mod stage;
 mod support;
 mod terms;
 mod waiting;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Who waits at a bell until it is rung, or until a time: "wait TIME", "ring", "count".
 #[derive(Default)]
-struct Bell {
+pub struct Bell {
     waits: BTreeMap<(SessionId, u64), u64>,
 }
 

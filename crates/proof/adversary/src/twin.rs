@@ -56,7 +56,10 @@ impl Twin {
                     Output::ReadDecisions { to, .. } => {
                         inputs.push_back(Input::DecisionsRead { to, decisions: Vec::new() });
                     }
-                    Output::LetGo(_)
+                    // It executes itself.
+                    Output::Stage(_)
+                    | Output::Scrub { .. }
+                    | Output::LetGo(_)
                     | Output::Truncate(_)
                     | Output::Members(_)
                     | Output::Misbehaved { .. }

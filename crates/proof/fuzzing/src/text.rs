@@ -190,9 +190,7 @@ pub fn replica_files() -> Vec<Seed> {
         data_path: "data".into(),
         listen: "[::1]:7400".to_owned(),
         http: http.map(str::to_owned),
-        checkpoint_mb_s,
-        scrub_interval_s: 3600,
-        state_transfer: Default::default(),
+        rates: Rates { checkpoint_mb_s, ..Rates::default() },
     };
     vec![
         ("replica", file(Some("127.0.0.1:7500"), 0).render().into_bytes()),

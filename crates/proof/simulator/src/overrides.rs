@@ -27,11 +27,13 @@ pub enum Simpler {
     Deadlines,
     /// Values are a few bytes long.
     Values,
+    /// All replicas execute in their event loops.
+    Stages,
 }
 
 impl Simpler {
     /// All of them.
-    pub const ALL: [Simpler; 7] = [
+    pub const ALL: [Simpler; 8] = [
         Simpler::Network,
         Simpler::Clocks,
         Simpler::Disks,
@@ -39,6 +41,7 @@ impl Simpler {
         Simpler::Reads,
         Simpler::Deadlines,
         Simpler::Values,
+        Simpler::Stages,
     ];
 
     /// As on the command line.
@@ -52,6 +55,7 @@ impl Simpler {
             Simpler::Reads => "reads",
             Simpler::Deadlines => "deadlines",
             Simpler::Values => "values",
+            Simpler::Stages => "stages",
         }
     }
 
@@ -70,6 +74,7 @@ impl Simpler {
             Simpler::Reads => plan.workload.fast_reads = 0,
             Simpler::Deadlines => plan.workload.short_deadlines = 0,
             Simpler::Values => plan.workload.value_bytes = 1,
+            Simpler::Stages => plan.stages.clear(),
         }
     }
 }

@@ -127,6 +127,8 @@ pub struct Plan {
     pub flush_us: u64,
     /// How much longer than on an idle machine the digest of a state takes; some spread it over seconds.
     pub slow_digests: u64,
+    /// How long the stage of each replica usually takes for a batch, microseconds; none executes in its event loop.
+    pub stages: Vec<Option<u64>>,
     /// Whether clients number their sessions by clocks that are wrong.
     pub astray: bool,
     /// Whether an event loop takes several inputs in a round.
@@ -183,6 +185,19 @@ fn draw_service_version(seed: u64, versions: Versions) -> Versions {
 /// In one run of four. From a stream of its own too.
 fn draw_slow_digests(seed: u64) -> u64 {
     *Random::new(seed).fork("slow digests").pick(&[1, 1, 1, 50])
+}
+
+/// In three runs of four replicas execute in stages, at one pace, but for some: they do so in their event loops, or take ten times as long.
+/// From a stream of its own too.
+fn draw_stages(seed: u64, n: usize) -> Vec<Option<u64>> {
+    let mut random = Random::new(seed).fork("stages");
+    let usual = *random.pick(&[None, Some(0), Some(200), Some(3_000)]);
+    let mut draw = |usual: u64| match random.below(8) {
+        0 => None,
+        1 => Some(10 * usual + 100),
+        _ => Some(usual),
+    };
+    (0..n).map(|_| usual.and_then(&mut draw)).collect()
 }
 
 /// In one run of three the first clients number their sessions by clocks that are a day ahead, a day behind, and at 1970. From a stream of
@@ -439,6 +454,7 @@ impl Plan {
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
             flush_us: *random.pick(&[300, 1_000, 4_000]),
             slow_digests: draw_slow_digests(options.seed),
+            stages: draw_stages(options.seed, faults.n()),
             astray: draw_astray(options.seed),
             long_rounds: random.percent(50),
             drift: *random.pick(&[0, 1_000, 50_000]),

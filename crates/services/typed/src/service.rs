@@ -40,6 +40,10 @@ pub trait Service: Default + Send + 'static {
     /// ([`Context::version`]), so that all replicas begin with the next one at the same command.
     const VERSION: u16 = 1;
 
+    /// Whether a command may take a millisecond or more. Replicas execute in a thread beside agreement then (`execution` in `replica.toml` says
+    /// otherwise), so that what takes long delays the commands behind it and nothing else.
+    const TAKES_LONG: bool = false;
+
     /// What may change the state.
     type Command: Serialize + DeserializeOwned;
     /// What only reads it.
@@ -396,6 +400,10 @@ impl<S: Service> execution::Service for Typed<S> {
 
     fn state_bytes(&self) -> u64 {
         self.measured.bytes
+    }
+
+    fn takes_long(&self) -> bool {
+        S::TAKES_LONG
     }
 
     fn newest_version(&self) -> u16 {

@@ -241,7 +241,7 @@ fn a_servers_file_goes_both_ways_and_fits_its_cluster() {
         assert_eq!(read.render(), file.render());
         read.check(&cluster).unwrap();
         let replica = read.replica(&read.members[0]);
-        assert_eq!(replica.checkpoint_mb_s, 20);
+        assert_eq!(replica.rates.checkpoint_mb_s, 20);
         assert_eq!(replica.data(), Path::new("server-0").join(&file.members[0].data_path));
         replica.check_member(&cluster.group(read.members[0].partition)).unwrap();
     }

@@ -51,7 +51,7 @@ fn empty(pool: &mut Pool) {
 
 /// Takes frames that are expected to cost nothing.
 fn take(pool: &mut Pool, bytes: usize) -> Vec<Frame> {
-    pool.take(bytes, 0, Allowance::new(&Expected::default(), 0, true))
+    pool.take(bytes, usize::MAX, 0, Allowance::new(&Expected::default(), 0, true))
 }
 
 #[test]
@@ -280,7 +280,8 @@ fn a_batch_keeps_to_what_it_may_cost_and_who_is_cheap_is_never_passed_over() {
         }
     }
     let mut clients = |left, at_least_one| -> Vec<u8> {
-        let taken = pool.take(1 << 20, 0, Allowance::new(&expected, left, at_least_one));
+        let taken =
+            pool.take(1 << 20, usize::MAX, 0, Allowance::new(&expected, left, at_least_one));
         taken.iter().map(|frame| frame.session.client.0[3]).collect()
     };
     // Nothing costly while as much is under way; then two of three, both frames of each; then the third, alone above what is left.
@@ -311,7 +312,7 @@ fn who_is_costly_comes_to_his_turn_whatever_others_ask_for() {
         in_flight.pop_front();
         let left = 16u64.saturating_mul(mib).saturating_sub(in_flight.iter().sum());
         let cost = Allowance::new(&expected, left, in_flight.iter().sum::<u64>() == 0);
-        let taken = pool.take(1 << 20, 0, cost);
+        let taken = pool.take(1 << 20, usize::MAX, 0, cost);
         let clients: BTreeSet<u32> =
             taken.iter().map(|frame| u32::from(frame.session.client.0[3])).collect();
         assert!(clients.contains(&3), "who is cheap waits for nobody");

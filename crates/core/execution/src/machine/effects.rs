@@ -3,9 +3,9 @@
 use super::{Executed, Reply};
 use crate::cost::Spending;
 use bytes::Bytes;
-use perdura_protocol::Outcome;
 use perdura_protocol::configuration::Configuration;
 use perdura_protocol::versions::VersionError;
+use perdura_protocol::{Outcome, SessionId};
 
 /// Replies of at least this many bytes are compared with the one before them.
 const SHARED_BYTES: usize = 4096;
@@ -14,6 +14,7 @@ const SHARED_BYTES: usize = 4096;
 pub(super) struct Effects<'a> {
     give: &'a mut dyn FnMut(Reply),
     pub(super) spending: Spending,
+    pub(super) ended: Vec<SessionId>,
     pub(super) new_configuration: Option<Configuration>,
     pub(super) outdated: Option<VersionError>,
     // The last large reply.
@@ -23,7 +24,7 @@ pub(super) struct Effects<'a> {
 impl<'a> Effects<'a> {
     pub(super) fn new(give: &'a mut dyn FnMut(Reply), spending: Spending) -> Effects<'a> {
         let (new_configuration, outdated, last) = (None, None, Bytes::new());
-        Effects { give, spending, new_configuration, outdated, last }
+        Effects { give, spending, ended: Vec::new(), new_configuration, outdated, last }
     }
 
     /// A reply leaves the machine.
@@ -45,8 +46,8 @@ impl<'a> Effects<'a> {
     }
 
     pub(super) fn finish(self) -> Executed {
-        let Effects { spending, new_configuration, outdated, .. } = self;
+        let Effects { spending, ended, new_configuration, outdated, .. } = self;
         let (costs, put_off) = spending.finish();
-        Executed { replies: Vec::new(), costs, put_off, new_configuration, outdated }
+        Executed { replies: Vec::new(), costs, put_off, ended, new_configuration, outdated }
     }
 }

@@ -74,6 +74,7 @@ impl<S: Service> Machine<S> {
     /// The commands of sessions that ended wait no longer, and what they were offered is the next one's: of none of them. Whatever ends
     /// sessions comes here.
     pub(super) fn forget_all(&mut self, ended: &[Ended], executed: &mut Effects<'_>) {
+        executed.ended.extend(ended.iter().map(|(id, _)| *id));
         for (id, session) in ended.iter().filter(|_| !seeded!(WaitOutlivesSession)) {
             for number in session.waiting() {
                 forget((&mut self.service, &self.asked), *id, number);

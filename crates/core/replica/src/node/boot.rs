@@ -6,6 +6,7 @@ use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of, least};
 use super::company::Company;
 use super::differences::Differences;
 use super::egress::Egress;
+use super::execution::{Execution, Place};
 use super::fetching::StateTransfer;
 use super::ingress::UNVERIFIED;
 use super::questions::Asker;
@@ -24,7 +25,7 @@ use perdura_execution::{
     AnyService, Asked, Executor, Genesis, GenesisError, Machine, Manifest, ManifestError,
     RestoreError,
 };
-use perdura_protocol::configuration::{Configurations, Parameters};
+use perdura_protocol::configuration::{Configurations, Durability, Parameters, Schedule};
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
@@ -85,6 +86,8 @@ pub struct Boot {
     pub found: Found,
     /// Bytes that may wait for the disk before nothing more is executed.
     pub backlog_bytes: usize,
+    /// Where it executes; none leaves that to the service. Baselines of experiments do so in the node, whatever this is.
+    pub place: Option<Place>,
     /// Whom it asks for a state and for what it missed.
     pub state_transfer: StateTransfer,
 }
@@ -291,7 +294,16 @@ impl Node {
         }
         let boots = Boots::new(parameters.faults, own, &others);
         agreement.set_administrator(machine.administrator());
-        let logged_slot = machine.slot();
+        let (logged_slot, inspector) = (machine.slot(), machine.inspector().clone());
+        let scrubbed = machine.snapshot();
+        let baseline = parameters.durability == Durability::SyncNaive
+            || parameters.schedule == Schedule::StopTheWorld;
+        let by_service = || match machine.service().takes_long() {
+            true => Place::Apart,
+            false => Place::Inline,
+        };
+        let place = if baseline { Place::Inline } else { boot.place.unwrap_or_else(by_service) };
+        let (execution, taken) = Execution::new(place, executor);
         let mut node = Node {
             me,
             key,
@@ -299,8 +311,11 @@ impl Node {
             entropy: derive(entropy, b"node"),
             entropy_used: 0,
             agreement,
-            inspector: machine.inspector().clone(),
-            executor,
+            inspector,
+            execution,
+            asking: BTreeSet::new(),
+            reading_apart: BTreeMap::new(),
+            reads_begun: 0,
             make_service,
             outputs: VecDeque::new(),
             output_bytes: 0,
@@ -353,6 +368,8 @@ impl Node {
             newest,
         };
         let members = node.linked(node.configuration());
+        node.outputs.extend(taken);
+        node.outputs.push_back(Output::Scrub { snapshot: scrubbed });
         node.outputs.push_back(Output::Members(members));
         node.recall_certificates(certified);
         // Else peers that stopped on either side of a boundary would certify no state, and an idle

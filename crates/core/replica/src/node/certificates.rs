@@ -158,7 +158,7 @@ impl Node {
     pub(super) fn recall_certificates(&mut self, certified: Vec<StateCertificate>) {
         let states = self.stored_states();
         let stored = |state: &StateCertificate| states.iter().any(|held| held.0 == state.slot);
-        let known = self.machine().configurations();
+        let known = self.execution.configurations();
         let genuine = |state| self.without_false_signatures(state, known);
         let certified = certified.into_iter().filter(stored).filter_map(genuine);
         let newest = certified.max_by_key(|state| state.slot);
@@ -236,7 +236,7 @@ impl Node {
     pub(super) fn certify_state(&mut self, slot: Slot) {
         let storing = self.checkpointing.is_storing(slot) || self.checkpointing.is_known(slot);
         let certificates = &mut self.checkpointing.certificates;
-        if slot < certificates.slot() || slot > self.executor.machine().slot() {
+        if slot < certificates.slot() || slot > self.execution.slot() {
             return;
         }
         // Nor can it judge what is signed about slots before the oldest configuration that it knows.

@@ -521,8 +521,8 @@ impl Node {
         if !slower && company.told_ms.is_some_and(|told| now_ms < told + VITALS_MS) {
             return;
         }
-        let machine = self.executor.machine();
-        let (bytes, limit) = (machine.state_bytes(), machine.state_limit_bytes());
+        let execution = &self.execution;
+        let (bytes, limit) = (execution.state_bytes(), execution.state_limit_bytes());
         let of_room = self.fullness.look(bytes, limit).into_iter().chain(self.space.look());
         let news = company.news(now_ms).into_iter().chain(of_room);
         self.outputs.extend(news.map(Output::Notice));

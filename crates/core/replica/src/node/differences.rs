@@ -76,7 +76,7 @@ impl Node {
             return;
         };
         let newest = self.differences.newest.as_ref().map_or(Slot(0), |found| found.slot);
-        if slot > self.machine().slot() || slot < newest || votes.iter().all(|vote| vote.1 == new) {
+        if slot > self.execution.slot() || slot < newest || votes.iter().all(|vote| vote.1 == new) {
             return;
         }
         let known = self.differences.newest.as_ref().filter(|found| found.slot == slot);

@@ -4,13 +4,14 @@
 //! behind it; replies of one session leave together.
 
 use super::egress::size_of_outcome;
+use super::execution::Execution;
 use super::serving::Past;
 use super::unexecuted::Delivery;
-use super::{Node, Peer, ROUTES, Stage};
+use super::{Node, Output, Peer, ROUTES, Stage};
 use perdura_agreement::Now;
-use perdura_execution::ExecutedBatch;
+use perdura_execution::{Done, ExecutedBatch, Reply};
 use perdura_protocol::message::Message;
-use perdura_protocol::{Outcome, SessionId, limits, seeded};
+use perdura_protocol::{Outcome, PublicKey, SessionId, limits, seeded};
 use std::collections::BTreeMap;
 
 /// Bytes of outcomes in one message to a client; a larger single outcome has one to itself.
@@ -50,29 +51,77 @@ fn crowded(routes: &BTreeMap<SessionId, u64>) -> Option<SessionId> {
 }
 
 impl Node {
+    /// Executes a batch, or has it executed.
     pub(super) fn deliver(&mut self, now: Now, delivery: Delivery) {
-        let Delivery { slot, ref batch, history, logged_at } = delivery;
         if self.halted {
             return;
         }
+        let administrator = self.execution.administrator();
+        let Node { execution, egress, routes, counters, .. } = self;
+        let executor = match execution {
+            Execution::Here(executor) => executor,
+            Execution::Apart(apart) => {
+                let output = apart.hand_over(delivery);
+                self.outputs.push_back(output);
+                return;
+            }
+        };
         let before = self.stages.enter(Stage::Execute);
-        let administrator = self.machine().administrator();
-        self.logged_at = self.logged_at.max(logged_at);
+        self.logged_at = self.logged_at.max(delivery.logged_at);
         let at = if seeded!(ReplyBeforeLog) { 0 } else { self.logged_at };
-        let Node { executor, egress, routes, counters, .. } = self;
         egress.close_line();
-        let ExecutedBatch { history: executed_to, executed, boundary, .. } =
-            executor.execute(slot, batch, &mut |reply| {
-                counters.commands += 1;
-                if routes.contains_key(&reply.session) {
-                    egress.push(
-                        at,
-                        reply.session,
-                        (reply.number, reply.outcome),
-                        self.backlog_bytes,
-                    );
+        let ran = executor.execute(delivery.slot, &delivery.batch, &mut |reply| {
+            counters.commands += 1;
+            if routes.contains_key(&reply.session) {
+                egress.push(at, reply.session, (reply.number, reply.outcome), self.backlog_bytes);
+            }
+        });
+        self.conclude(now, delivery, ran, administrator);
+        self.stages.go_back(before);
+    }
+
+    /// The stage did a job.
+    pub(super) fn on_done(&mut self, now: Now, done: Done, took_us: u64) {
+        match done {
+            Done::Executed { machine, ran, replies, let_go, news } => {
+                let Execution::Apart(apart) = &mut self.execution else { return };
+                let administrator = apart.administrator();
+                let Some(delivery) = apart.executed(machine, news) else { return };
+                let frames = delivery.batch.frames().iter();
+                let commands = frames.map(|frame| frame.commands().len()).sum();
+                self.agreement.note_speed(commands, took_us);
+                self.logged_at = self.logged_at.max(delivery.logged_at);
+                let at = if seeded!(ReplyBeforeLog) { 0 } else { self.logged_at };
+                self.counters.commands += replies.len() as u64 + let_go;
+                self.egress.close_line();
+                for Reply { session, number, outcome } in replies {
+                    if self.routes.contains_key(&session) {
+                        self.egress.push(at, session, (number, outcome), self.backlog_bytes);
+                    }
                 }
-            });
+                self.conclude(now, delivery, ran, administrator);
+                self.install_overtaken(now);
+            }
+            Done::Read { number, slot, outcome, cost } => {
+                self.on_read_apart(number, slot, outcome, cost);
+            }
+            Done::Answered { frame, outcomes } => {
+                self.asking.remove(&frame.session);
+                self.give_again(frame.session, outcomes);
+            }
+        }
+    }
+
+    /// A batch was executed; the administrator's key was this before.
+    fn conclude(
+        &mut self,
+        now: Now,
+        delivery: Delivery,
+        ran: ExecutedBatch,
+        administrator: PublicKey,
+    ) {
+        let Delivery { slot, batch, history, .. } = delivery;
+        let ExecutedBatch { history: came_to, executed, boundary, .. } = ran;
         if let Some(error) = executed.outdated {
             self.halt(format!(
                 "the group goes on behind slot {slot} under newer versions: {error}. What was decided is in the log; start \
@@ -80,9 +129,9 @@ impl Node {
             ));
             return;
         }
-        assert!(executed_to == history, "agreement and execution disagree: stop");
-        self.shares.delivered(batch, &executed.costs, &executed.put_off);
-        self.agreement.note_costs(batch, &executed.costs);
+        assert!(ran.slot == slot && came_to == history, "agreement and execution disagree: stop");
+        self.shares.delivered(&batch, &executed.costs, &executed.put_off);
+        self.agreement.note_costs(&batch, &executed.costs);
         let cost: u64 = executed.costs.values().sum();
         self.counters.cost = self.counters.cost.saturating_add(cost);
         self.counters.put_off += executed.put_off.values().sum::<u64>();
@@ -96,8 +145,8 @@ impl Node {
             self.checkpointing.note_boundary(slot);
         }
         self.agreement.on_executed(now, slot, configuration, boundary.is_some());
-        self.agreement.set_due(self.executor.machine().due());
-        self.agreement.set_administrator(self.executor.machine().administrator());
+        self.agreement.set_due(self.execution.due());
+        self.agreement.set_administrator(self.execution.administrator());
         match boundary {
             Some(boundary) => self.at_boundary(slot, boundary),
             None => self.judge_no_boundary(slot),
@@ -105,15 +154,14 @@ impl Node {
         let latest = self.agreement.configurations().latest();
         if latest.id > 0 && latest.from_slot == slot.next() {
             let members = self.linked(latest);
-            self.outputs.push_back(super::Output::Members(members));
+            self.outputs.push_back(Output::Members(members));
         }
         if batch.frames().iter().any(|frame| frame.session.client == administrator) {
             // A key may have been revoked, or replaced: nobody would propose what it still has waiting, and
             // the leader would be suspected for it.
-            let machine = self.executor.machine();
-            self.agreement.retain_frames(|frame| machine.is_client(frame.session.client));
+            let execution = &self.execution;
+            self.agreement.retain_frames(|frame| execution.is_client(frame.session.client));
         }
-        self.stages.go_back(before);
     }
 
     pub(super) fn hold_replies(

@@ -9,14 +9,15 @@
 use super::attesting::ATTESTATION_BYTES;
 use super::claims::Claimed;
 use super::egress::size_of_outcome;
+use super::execution::Execution;
 use super::questions::is_costly;
 use super::shares::Shares;
 use super::waiting::Capacity;
-use super::{Input, Node, Peer, Stage};
+use super::{Input, Node, Output, Peer, Stage};
 use bytes::Bytes;
 use perdura_agreement::pool::{Admission, Source};
 use perdura_agreement::{Now, Penalty};
-use perdura_execution::{AnyService, Machine};
+use perdura_execution::Job;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::STATEMENT_BYTES;
@@ -46,6 +47,9 @@ const HAND_AGAIN_MS: u64 = 200;
 /// Bytes of answers to retries that a client key gets in a tick: 50 MB/s. They are as large as the
 /// replies that its sessions cache, and a retry is small; whoever asks for more asks again.
 const RETRY_BYTES: usize = 1024 * 1024;
+
+/// Sessions whose answers a stage is asked for again at a time; what comes then is asked for by its client once more.
+const ANSWERS: usize = 1024;
 
 /// Frames of a client that has used up its share which wait here, beside those in its links: what it
 /// may have looked at in the next ticks.
@@ -113,13 +117,6 @@ pub enum NotAdmitted {
          NAME`"
     )]
     Unknown,
-}
-
-/// Whether a frame is still to be ordered: its client is registered, and it waits for some answer.
-pub(super) fn is_open(machine: &Machine<AnyService>, frame: &Frame) -> bool {
-    machine.is_client(frame.session.client)
-        && (frame.first_number..frame.end_number())
-            .any(|number| !machine.is_settled(frame.session, number))
 }
 
 impl Node {
@@ -228,7 +225,7 @@ impl Node {
     /// # Errors
     /// Why not, in words for the client.
     pub fn admit_client(&self, key: PublicKey) -> Result<(), NotAdmitted> {
-        if !self.machine().is_client(key) {
+        if !self.execution.is_client(key) {
             Err(NotAdmitted::Unknown)
         } else if self.penalty(Origin::Client(key)).holds(self.ticked_ms) {
             Err(NotAdmitted::Penalised)
@@ -249,7 +246,7 @@ impl Node {
     /// always does.
     fn needs_signature(&self, frame: &Frame) -> bool {
         self.parameters.faults.is_byzantine()
-            || frame.session.client == self.machine().administrator()
+            || frame.session.client == self.execution.administrator()
     }
 
     fn authentic(&mut self, batch: &Batch) -> bool {
@@ -327,7 +324,7 @@ impl Node {
             seen.insert(name, raw);
             if self.penalty(origin).holds(now.monotonic_ms) {
                 self.refuse_busy(waiting.peer, &waiting.frame);
-            } else if !self.machine().is_client(waiting.frame.session.client) {
+            } else if !self.execution.is_client(waiting.frame.session.client) {
                 self.counters.unknown_clients += 1;
             } else if self.agreement.holds_frame(&waiting.frame) {
                 // A retransmission of what waits already.
@@ -462,8 +459,8 @@ impl Node {
     /// Frames whose commands were all answered in other frames wait for nothing; a client that
     /// sends such would have the leader suspected for not ordering them.
     fn forget_answered(&mut self) {
-        let machine = self.executor.machine();
-        self.agreement.retain_some_frames(LOOKED_AT, |frame| is_open(machine, frame));
+        let execution = &self.execution;
+        self.agreement.retain_some_frames(LOOKED_AT, |frame| execution.is_open(frame));
     }
 
     fn admit(&mut self, now: Now, waiting: WaitingFrame) {
@@ -501,35 +498,47 @@ impl Node {
     /// signature is needed, but the client has an allowance. One that a replica forwarded is
     /// answered where its client is linked.
     fn answer_retry(&mut self, waiting: &WaitingFrame) -> bool {
-        let frame = &waiting.frame;
-        let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
-        for number in frame.first_number..frame.end_number() {
-            let opened = (number == 0).then(|| self.machine().opened_again(frame)).flatten();
-            match opened.or_else(|| self.machine().cached(frame.session, number)) {
-                Some(outcome) => outcomes.push((number, outcome)),
-                None if self.machine().is_settled(frame.session, number) => {}
-                None => return false,
+        let (frame, forwarded) = (&waiting.frame, matches!(waiting.peer, Peer::Replica(_)));
+        match &self.execution {
+            Execution::Here(executor) => {
+                let Some(outcomes) = executor.machine().answers(frame) else { return false };
+                if !forwarded {
+                    self.give_again(frame.session, outcomes);
+                }
+            }
+            Execution::Apart(_) if !self.execution.has_settled(frame) => return false,
+            Execution::Apart(_) => {
+                let asks = self.asking.len() < ANSWERS && !self.asking.contains(&frame.session);
+                if !forwarded && asks && self.may_be_given_again(frame.session.client) {
+                    self.asking.insert(frame.session);
+                    self.outputs.push_back(Output::Stage(Job::Answer { frame: frame.clone() }));
+                }
             }
         }
-        if outcomes.is_empty() || matches!(waiting.peer, Peer::Replica(_)) {
-            return true;
-        }
-        let spent = self.retried.entry(frame.session.client).or_default();
-        if *spent >= RETRY_BYTES {
-            return true;
+        true
+    }
+
+    fn may_be_given_again(&self, client: PublicKey) -> bool {
+        self.retried.get(&client).is_none_or(|spent| *spent < RETRY_BYTES)
+    }
+
+    /// Answers that the machine gave again.
+    pub(super) fn give_again(&mut self, session: SessionId, outcomes: Vec<(u64, Outcome)>) {
+        if outcomes.is_empty() || !self.may_be_given_again(session.client) {
+            return;
         }
         let inspector = &self.inspector;
         let bytes = |outcome: &Outcome| {
             let attested = inspector.attested(outcome).is_some();
             size_of_outcome(outcome) + if attested { ATTESTATION_BYTES } else { 0 }
         };
-        *spent += outcomes.iter().map(|(_, outcome)| bytes(outcome)).sum::<usize>();
+        let bytes = outcomes.iter().map(|(_, outcome)| bytes(outcome)).sum::<usize>();
+        *self.retried.entry(session.client).or_default() += bytes;
         let logged_at = if seeded!(RetryBeforeLog) { 0 } else { self.logged_at };
-        self.hold_replies(logged_at, frame.session, outcomes);
+        self.hold_replies(logged_at, session, outcomes);
         if seeded!(RetryBeforeLog) {
             self.egress.rotate_right();
         }
-        true
     }
 
     pub(super) fn on_view_started(&mut self, view: View) {

@@ -26,6 +26,7 @@ mod company;
 mod differences;
 mod egress;
 mod executing;
+mod execution;
 mod fetching;
 mod flushes;
 mod fullness;
@@ -50,6 +51,7 @@ pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use company::{CompanyReport, MemberReport, offset_text, seconds};
 pub use differences::Difference;
 pub use egress::{CLIENT_REPLY_BYTES, WAITING_REPLIES};
+pub use execution::Place;
 pub use fetching::StateTransfer;
 pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
@@ -69,11 +71,12 @@ use claims::Verified;
 use company::Company;
 use differences::Differences;
 use egress::Egress;
+use execution::Execution;
 use flushes::Flushes;
 use fullness::Fullness;
 use ingress::{Origin, WaitingFrame};
 use perdura_agreement::{Agreement, Effect, Penalty, Suspicion};
-use perdura_execution::{AnyService, Executor, Inspector, Manifest, StateSnapshot};
+use perdura_execution::{AnyService, Done, Inspector, Job, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::{Decision, Lane, Message};
 use perdura_protocol::{
@@ -150,6 +153,13 @@ pub enum Input {
         /// Its digest: that of a large state takes too long for the event loop.
         digest: Digest,
     },
+    /// What [`Output::Stage`] asked for; in the order of the jobs.
+    Done {
+        /// What it came to.
+        done: Box<Done>,
+        /// How long it took, microseconds.
+        took_us: u64,
+    },
     /// What [`Output::RestoreState`] asked for is done.
     StateRestored,
     /// What is in memory is not what was digested.
@@ -185,6 +195,13 @@ pub enum Output {
         records: Vec<Record>,
         /// To be reported when they are durable.
         mark: u64,
+    },
+    /// For the stage, in this order, where the node does not execute itself ([`Place::Apart`]).
+    Stage(Job),
+    /// This is in memory from now on, and is to be read again now and then.
+    Scrub {
+        /// The state.
+        snapshot: StateSnapshot,
     },
     /// Digest this state; off the event loop. One at a time.
     DigestState {
@@ -263,7 +280,12 @@ pub struct Node {
     entropy: [u8; 32],
     entropy_used: u64,
     agreement: Agreement,
-    executor: Executor,
+    execution: Execution,
+    // Sessions for whose answers the stage was asked.
+    asking: BTreeSet<SessionId>,
+    // Reads that the stage was given, and how many ever.
+    reading_apart: BTreeMap<u64, WaitingRead>,
+    reads_begun: u64,
     // What commands and replies say by themselves, without the machine, which may be busy.
     inspector: Inspector,
     make_service: Box<dyn Fn() -> AnyService + Send>,
@@ -370,6 +392,7 @@ impl Node {
             Input::Persisted(mark) => self.on_persisted(now, mark),
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
             Input::StateDigested { manifest, digest } => self.on_state_digested(manifest, digest),
+            Input::Done { done, took_us } => self.on_done(now, *done, took_us),
             Input::StateRestored => self.on_restored(now),
             Input::StateDamaged { what } => self.diverge(what),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),

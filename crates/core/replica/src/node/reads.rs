@@ -5,11 +5,12 @@
 //! something is being ordered, what reads that are large take of the time. A client whose read waits for too long orders it, and is told to if it
 //! has not yet: what nobody waits for any more is not read.
 
+use super::execution::Execution;
 use super::waiting::Capacity;
-use super::{Node, Peer, Stage};
+use super::{Node, Output, Peer, Stage};
 use bytes::Bytes;
 use perdura_agreement::Now;
-use perdura_execution::Meter;
+use perdura_execution::{Job, Meter};
 use perdura_protocol::limits::COMMAND_COST;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Outcome, PublicKey, Slot, seeded};
@@ -21,6 +22,9 @@ pub const WAITING_READS: Capacity = Capacity { items: 8192, bytes: 32 * 1024 * 1
 
 /// Reads answered in a round; what arrived meanwhile comes first then.
 const READS_AT_ONCE: usize = 256;
+
+/// Reads that a stage is given at a time: it answers them between two batches.
+const READS_APART: usize = 64;
 
 /// What they may cost, in bytes read and answered; one more may exceed it.
 const COST_AT_ONCE: u64 = 2 * 1024 * 1024;
@@ -102,23 +106,23 @@ impl Node {
         let since_ms = now.monotonic_ms;
         let read = WaitingRead { after, since_ms, connection, key, id, command };
         if !self.agreement.voting() {
-            self.reply_read(&read, None);
+            self.refuse_read(&read);
             return;
         }
         let bytes = read.command.len();
         if let Err(refused) = self.reads.push(key, read, bytes) {
-            self.reply_read(&refused, None);
+            self.refuse_read(&refused);
         }
     }
 
     pub(super) fn answer_reads(&mut self, now: Now) {
         // A client's reads wait in the order of their slots: Accepts only reach higher.
-        let executed = self.machine().slot();
+        let executed = self.execution.slot();
         self.pace.tick(now.monotonic_ms);
         let all = !self.agreement.is_ordering();
         let mut cost = 0;
         for _ in 0..READS_AT_ONCE {
-            if self.is_full() || cost >= COST_AT_ONCE {
+            if self.is_full() || cost >= COST_AT_ONCE || self.reading_apart.len() >= READS_APART {
                 return;
             }
             let pace = &self.pace;
@@ -127,40 +131,76 @@ impl Node {
             });
             let Some((_, read)) = next else { return };
             if read.is_stale(now) {
-                self.reply_read(&read, None);
+                self.refuse_read(&read);
             } else {
-                cost += self.answer_read(&read);
+                cost += self.answer_read(read);
             }
         }
     }
 
-    /// Answers one; what it cost.
-    fn answer_read(&mut self, read: &WaitingRead) -> u64 {
+    /// Answers one, or has it answered; what it cost until now.
+    fn answer_read(&mut self, read: WaitingRead) -> u64 {
+        let Execution::Here(executor) = &self.execution else {
+            self.reads_begun += 1;
+            let (number, key) = (self.reads_begun, read.key);
+            let command = read.command.clone();
+            self.reading_apart.insert(number, read);
+            self.outputs.push_back(Output::Stage(Job::Read { number, key, command }));
+            return 0;
+        };
         let before = self.stages.enter(Stage::Execute);
         let meter = Meter::up_to(COMMAND_COST);
-        let outcome = self.machine().query_within(read.key, &read.command, &meter);
-        self.counters.reads += 1;
-        self.stages.enter(Stage::Reply);
-        let answer = outcome.as_ref().map_or(0, super::egress::size_of_outcome);
-        self.reply_read(read, outcome);
+        let outcome = executor.machine().query_within(read.key, &read.command, &meter);
         self.stages.go_back(before);
-        let cost = meter.spent() + answer as u64;
+        self.conclude_read(&read, self.execution.slot(), outcome, meter.spent())
+    }
+
+    /// The stage answered a read, in the state after a slot.
+    pub(super) fn on_read_apart(
+        &mut self,
+        number: u64,
+        slot: Slot,
+        outcome: Option<Outcome>,
+        cost: u64,
+    ) {
+        if let Some(read) = self.reading_apart.remove(&number) {
+            self.conclude_read(&read, slot, outcome, cost);
+        }
+    }
+
+    fn conclude_read(
+        &mut self,
+        read: &WaitingRead,
+        slot: Slot,
+        outcome: Option<Outcome>,
+        spent: u64,
+    ) -> u64 {
+        let before = self.stages.enter(Stage::Reply);
+        self.counters.reads += 1;
+        let cost = spent + outcome.as_ref().map_or(0, super::egress::size_of_outcome) as u64;
+        self.reply_read(read, slot, outcome);
+        self.stages.go_back(before);
         self.pace.charge(read.key, cost);
         cost
     }
 
-    fn reply_read(&mut self, read: &WaitingRead, outcome: Option<Outcome>) {
+    fn reply_read(&mut self, read: &WaitingRead, slot: Slot, outcome: Option<Outcome>) {
         let peer = Peer::Client { connection: read.connection, key: read.key };
-        self.send(
-            &[peer],
-            &Message::ReadReply { id: read.id, slot: self.machine().slot(), outcome },
-        );
+        self.send(&[peer], &Message::ReadReply { id: read.id, slot, outcome });
+    }
+
+    /// A read goes the ordered way.
+    fn refuse_read(&mut self, read: &WaitingRead) {
+        self.reply_read(read, self.execution.slot(), None);
     }
 
     /// Whether a read could be answered at once.
     pub(super) fn has_reads(&self) -> bool {
-        let executed = self.machine().slot();
+        let executed = self.execution.slot();
         let all = !self.agreement.is_ordering();
+        if self.reading_apart.len() >= READS_APART {
+            return false;
+        }
         self.reads.any_first(|read| read.ready(executed) && (all || self.pace.may(read.key)))
     }
 }

@@ -1,13 +1,14 @@
 //! What an operator sees of a replica.
 
-use super::Node;
 use super::company::CompanyReport;
 use super::differences::Difference;
+use super::execution::Execution;
 use super::questions::Asker;
+use super::{Node, Output};
 use perdura_agreement::{HeldMemory, Mode};
-use perdura_execution::{AnyService, Machine, Measure, Service};
+use perdura_execution::{AnyService, Asked, Job, Machine, Measure, Service};
 use perdura_protocol::vitals::DiskSpace;
-use perdura_protocol::{Digest, ReplicaId, Slot, Versions, View};
+use perdura_protocol::{Digest, PublicKey, ReplicaId, Slot, Versions, View};
 
 /// Counted since the process started.
 #[derive(Clone, Copy, Default, Debug)]
@@ -214,18 +215,18 @@ impl Node {
                 && self.agreement.mode() == Mode::Started
                 && self.agreement.voting(),
             decided: self.agreement.delivered(),
-            executed: self.machine().slot(),
+            executed: self.execution.slot(),
             logged: self.logged_slot,
             prefix: self.agreement.prefix().slot,
             checkpoint,
             boundary,
             state: self.state(),
             boot_awaits: self.awaits_of_boot(),
-            versions: self.machine().versions(),
-            state_bytes: self.machine().state_bytes(),
-            service: self.machine().measures(),
-            sessions: self.machine().session_count(),
-            state_limit_bytes: self.machine().state_limit_bytes(),
+            versions: self.execution.versions(),
+            state_bytes: self.execution.state_bytes(),
+            service: self.execution.measures(),
+            sessions: self.execution.session_count(),
+            state_limit_bytes: self.execution.state_limit_bytes(),
             request_timeout_ms: self.agreement.request_timeout_ms(),
             pace_ms: self.agreement.pace_ms(),
             company: self.company.report(self.ticked_ms),
@@ -292,15 +293,50 @@ impl Node {
     }
 
     /// The executed state, for checks and figures.
+    ///
+    /// # Panics
+    /// Where the node does not execute itself ([`super::Place::Apart`]).
     #[must_use]
     pub fn machine(&self) -> &Machine<AnyService> {
-        self.executor.machine()
+        self.execution.machine().expect("a node that executes itself")
+    }
+
+    /// The first job of its stage, which gives it its machine: for a driver that wants it there before anything else.
+    pub fn take_first_job(&mut self) -> Option<Job> {
+        match self.outputs.pop_front()? {
+            Output::Stage(job @ Job::Take { .. }) => Some(job),
+            other => {
+                self.outputs.push_front(other);
+                None
+            }
+        }
+    }
+
+    /// The slot up to which it knows its state to be executed.
+    #[must_use]
+    pub fn executed(&self) -> Slot {
+        self.execution.slot()
+    }
+
+    /// What its service is being asked.
+    #[must_use]
+    pub fn asked(&self) -> &Asked {
+        self.execution.asked()
+    }
+
+    /// The administrator's key, as it knows it.
+    #[must_use]
+    pub fn administrator(&self) -> PublicKey {
+        self.execution.administrator()
     }
 
     /// The service, for tests that damage it.
     #[doc(hidden)]
-    pub fn service_mut(&mut self) -> &mut dyn Service {
-        &mut **self.executor.machine_mut().service_mut()
+    pub fn service_mut(&mut self) -> Option<&mut dyn Service> {
+        match &mut self.execution {
+            Execution::Here(executor) => Some(&mut **executor.machine_mut().service_mut()),
+            Execution::Apart(_) => None,
+        }
     }
 
     /// The last slot about which it holds anything.
@@ -321,6 +357,6 @@ impl Node {
     /// The active configuration.
     #[must_use]
     pub fn configuration(&self) -> &perdura_protocol::Configuration {
-        self.agreement.configurations().at(self.machine().slot().next())
+        self.agreement.configurations().at(self.execution.slot().next())
     }
 }

@@ -8,7 +8,6 @@
 use super::waiting::{Capacity, Lines};
 use super::{Node, Peer};
 use perdura_agreement::Now;
-use perdura_execution::newest_versions;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::vitals::{Presence, Runs, Vitals};
@@ -73,7 +72,7 @@ impl RollCalls {
 impl Node {
     /// A client asks who is there. It asks again where it gets no answer.
     pub(super) fn on_roll_call(&mut self, now: Now, peer: Peer, key: PublicKey, nonce: [u8; 16]) {
-        let is_administrator = key == self.machine().administrator();
+        let is_administrator = key == self.execution.administrator();
         if self.roll_calls.ask(key, (peer, nonce), is_administrator) {
             self.say_present(now, peer, nonce);
         }
@@ -82,7 +81,7 @@ impl Node {
     pub(super) fn tick_roll_calls(&mut self, now: Now) {
         for (key, (peer, nonce)) in self.roll_calls.tick() {
             // It may have been revoked while it waited.
-            if self.machine().is_client(key) {
+            if self.execution.is_client(key) {
                 self.say_present(now, peer, nonce);
             }
         }
@@ -91,8 +90,8 @@ impl Node {
     fn say_present(&mut self, now: Now, peer: Peer, nonce: [u8; 16]) {
         let runs = Runs {
             service: self.parameters.service.clone(),
-            versions: self.machine().versions(),
-            newest: newest_versions(self.machine().service()),
+            versions: self.execution.versions(),
+            newest: self.execution.newest_versions(),
         };
         let vitals = Vitals { runs: Some(runs), ..self.vitals(now) }.to_bytes();
         let digest = Vitals::present_digest(&nonce, &vitals);

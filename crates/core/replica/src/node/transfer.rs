@@ -12,8 +12,8 @@
 //! the same in the next state.
 
 use super::checkpoints::Stored;
+use super::execution::Replaced;
 use super::fetching::{Fetching, Pace, StateTransfer};
-use super::ingress::is_open;
 use super::restoring::{Restored, not_restored};
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
@@ -88,6 +88,8 @@ pub(super) struct Transfer {
     lacking: BTreeSet<Digest>,
     /// State that was on disk before and is lost; no state below it will do.
     pub at_least: Slot,
+    // It is stored, and this replica comes to it by itself.
+    overtaken: Option<Manifest>,
 }
 
 impl Transfer {
@@ -103,6 +105,7 @@ impl Transfer {
             kept: BTreeMap::new(),
             lacking: BTreeSet::new(),
             at_least,
+            overtaken: None,
         }
     }
 
@@ -253,7 +256,7 @@ impl Node {
         if let Some(state) = state {
             let (quorum, configuration) =
                 (self.parameters.faults.state_certificate(), state.configuration);
-            let newer = state.slot > self.machine().slot() && state.slot >= self.transfer.at_least;
+            let newer = state.slot > self.execution.slot() && state.slot >= self.transfer.at_least;
             if newer {
                 if self.state_certified(&state, quorum) {
                     self.transfer.offers.insert(from, Offer { state, prefix });
@@ -494,7 +497,7 @@ impl Node {
             return;
         };
         match outcome {
-            Ok(machine) if manifest.slot > self.machine().slot() => {
+            Ok(machine) if manifest.slot > self.execution.slot() => {
                 let machine = Box::new(machine);
                 let state = self.without_false_signatures(offer.state, machine.configurations());
                 if let Some(state) = &state {
@@ -528,10 +531,15 @@ impl Node {
     /// The transferred state is durable: it takes the place of the old one.
     pub(super) fn on_installed(&mut self, now: Now, manifest: &Manifest) {
         self.execute_all(now);
+        if self.execution.slot() < manifest.slot && manifest.slot <= self.agreement.delivered() {
+            // What is decided goes as far, and is being executed.
+            self.transfer.overtaken = Some(manifest.clone());
+            return;
+        }
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
         let Phase::Installing { machine, state, seeder, .. } = phase else { return };
-        if machine.slot() <= self.machine().slot() {
+        if machine.slot() <= self.execution.slot() {
             // This replica got there by itself meanwhile; what is on disk is its state all the same.
             let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
             self.add_checkpoint(snapshot, manifest);
@@ -541,13 +549,16 @@ impl Node {
             self.agreement.expect_state(now, None);
             return;
         }
-        let machine = machine.telling(self.machine().asked().clone());
-        let executor = Executor::at_boundary(&self.parameters, machine);
-        let before = std::mem::replace(&mut self.executor, executor);
-        self.checkpointing.let_go.push(before.machine().snapshot());
+        let machine = machine.telling(self.execution.asked().clone());
+        let snapshot = machine.snapshot();
+        match self.execution.replace(Executor::at_boundary(&self.parameters, machine)) {
+            Replaced::Here(before) => self.checkpointing.let_go.push(before.machine().snapshot()),
+            Replaced::Apart(output) => self.outputs.push_back(output),
+        }
+        self.outputs.push_back(Output::Scrub { snapshot: snapshot.clone() });
         let (slot, history) = (manifest.slot, manifest.history);
-        let configurations = self.machine().configurations().to_vec();
-        let stored = Stored::new(self.machine().snapshot(), manifest.clone());
+        let configurations = self.execution.configurations().to_vec();
+        let stored = Stored::new(snapshot, manifest.clone());
         self.checkpointing.forget_storing();
         self.checkpointing.count_from(slot);
         self.checkpointing.kept = slot;
@@ -566,8 +577,8 @@ impl Node {
             self.agreement.set_seeder(seeder);
         }
         self.agreement.on_installed(now, slot, history, &configurations);
-        self.agreement.set_due(self.executor.machine().due());
-        self.agreement.set_administrator(self.executor.machine().administrator());
+        self.agreement.set_due(self.execution.due());
+        self.agreement.set_administrator(self.execution.administrator());
         self.certify_state(slot);
         // Without a prefix up to the state this replica could not vote after a restart.
         for offer in std::mem::take(&mut self.transfer.offers).into_values() {
@@ -577,8 +588,17 @@ impl Node {
             let members = self.linked(active);
             self.outputs.push_back(Output::Members(members));
         }
-        let machine = self.executor.machine();
-        self.agreement.retain_frames(|frame| is_open(machine, frame));
+        let execution = &self.execution;
+        self.agreement.retain_frames(|frame| execution.is_open(frame));
+    }
+
+    /// A transferred state is stored that this replica would come to by itself, and has now.
+    pub(super) fn install_overtaken(&mut self, now: Now) {
+        let executed = self.execution.slot();
+        let manifest = self.transfer.overtaken.take_if(|manifest| manifest.slot <= executed);
+        if let Some(manifest) = manifest {
+            self.on_installed(now, &manifest);
+        }
     }
 
     pub(super) fn tick_transfer(&mut self, now: Now) {
@@ -590,7 +610,7 @@ impl Node {
         match &mut self.transfer.phase {
             Phase::Idle => {
                 let needed =
-                    !self.agreement.has_base() || self.machine().slot() < self.transfer.at_least;
+                    !self.agreement.has_base() || self.execution.slot() < self.transfer.at_least;
                 if ms >= self.transfer.ended_ms + KEPT_MS {
                     // It was overtaken by the log.
                     self.transfer.forget_pieces();

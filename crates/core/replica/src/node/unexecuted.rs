@@ -64,7 +64,10 @@ impl Node {
 
     /// Agreement is told when execution stops for a checkpoint, and when it goes on.
     fn mind_execution(&mut self, now: Now) {
-        let held = self.stands_still();
+        // What is decided here waits for this replica's own stage alone, as far as the pipeline reaches.
+        let reach = self.execution.slot().plus(self.parameters.depth);
+        let full = self.execution.is_apart() && self.agreement.delivered() >= reach;
+        let held = self.stands_still() || full;
         if held != self.execution_held {
             self.execution_held = held;
             self.agreement.on_execution_held(now, held);
@@ -73,6 +76,9 @@ impl Node {
 
     /// Whether a frame is decided and waits here: it would be ordered twice.
     pub(super) fn awaits_execution(&self, frame: &Frame) -> bool {
+        if self.execution.is_awaited(frame) {
+            return true;
+        }
         let same =
             |one: &Frame| (one.session, one.first_number) == (frame.session, frame.first_number);
         self.unexecuted.iter().any(|delivery| delivery.batch.frames().iter().any(same))

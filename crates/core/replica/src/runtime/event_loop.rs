@@ -15,6 +15,7 @@ use super::panicked;
 use super::reaper::Reaper;
 use super::repairs::Repairs;
 use super::slowness::Slowness;
+use super::stage::{EXECUTION, StageThread};
 use super::tap::Tap;
 use super::watch::{self, Busy};
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
@@ -83,6 +84,21 @@ struct Workers {
     checkpointer: Checkpointer,
     digester: Digester,
     reaper: Reaper,
+    // From the first job on that the node has for it.
+    stage: Option<StageThread>,
+}
+
+impl Workers {
+    /// What they gave back of the data directory, which they write no more.
+    fn stop(self) -> (Option<Log<DataDisk>>, Option<Checkpoints<DataDisk>>) {
+        self.digester.stop();
+        let given_back = (self.keeper.stop(), self.checkpointer.stop());
+        // Last: a service that does not return keeps nothing from the disk.
+        if let Some(stage) = self.stage {
+            stage.stop();
+        }
+        given_back
+    }
 }
 
 fn node_peer(peer: LinkPeer) -> Peer {
@@ -152,7 +168,7 @@ impl EventLoop {
         let (flushes, rhythm) = (FlushWatch::default(), Rhythm::default());
         let completions = &self.completions;
         let _here = completions.watch().enter(EVENT_LOOP);
-        let asked = self.node.machine().asked().clone();
+        let asked = self.node.asked().clone();
         completions.watch().tell(move |busy| what_hangs(&asked, busy))?;
         let rate = self.config.checkpoint_bytes_per_s;
         let keeper = Keeper::start(
@@ -169,15 +185,12 @@ impl EventLoop {
         let digester = Digester::start(scrub, rhythm, completions.clone())?;
         self.courier.start(completions.clone())?;
         let reaper = Reaper::start(completions.clone())?;
-        let workers = Workers { keeper, checkpointer, digester, reaper };
+        let mut workers = Workers { keeper, checkpointer, digester, reaper, stage: None };
         let mut events = Vec::new();
         let mut stopping: Option<Instant> = None;
-        let mut outcome = panicked::catching(|| {
-            workers.digester.hold(self.node.machine().snapshot());
-            Ok(())
-        });
+        let mut outcome = Ok(());
         loop {
-            let round = || watch::at("a round", || self.round(&mut events, &workers));
+            let round = || watch::at("a round", || self.round(&mut events, &mut workers));
             outcome = outcome.and_then(|()| panicked::catching(round));
             if outcome.is_err() {
                 break;
@@ -230,13 +243,12 @@ impl EventLoop {
         }
         let EventLoop { hub, courier, .. } = self;
         drop((hub, courier));
-        workers.digester.stop();
-        panicked::close(error, workers.keeper.stop(), workers.checkpointer.stop())
+        let (keeper, checkpointer) = workers.stop();
+        panicked::close(error, keeper, checkpointer)
     }
 
     fn close(self, workers: Workers) -> Result<Ended, RunError> {
-        workers.digester.stop();
-        let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
+        let (keeper, checkpointer) = workers.stop();
         if let Err(error) = failure(&self.completions.take()) {
             return Err(panicked::close(error, keeper, checkpointer));
         }
@@ -258,8 +270,7 @@ impl EventLoop {
     fn discard(&self, workers: Workers) -> Result<bool, RunError> {
         let report = Report { state: State::Repairing, leader: false, ..self.node.report() };
         self.publish(report, [Stats::default(); 2]);
-        workers.digester.stop();
-        let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
+        let (keeper, checkpointer) = workers.stop();
         if let Err(error) = failure(&self.completions.take()) {
             return Err(panicked::close(error, keeper, checkpointer));
         }
@@ -297,7 +308,7 @@ impl EventLoop {
     }
 
     /// One round: wait, take in everything that is there, let the node act, send.
-    fn round(&mut self, events: &mut Vec<HubEvent>, workers: &Workers) -> Result<(), RunError> {
+    fn round(&mut self, events: &mut Vec<HubEvent>, workers: &mut Workers) -> Result<(), RunError> {
         // What is left to do waits behind what has arrived, not the reverse.
         let more = self.node.has_more() || self.courier.has_more();
         let gathers = self.node.gathers_ms(self.clock.now()).unwrap_or(TICK_MS);
@@ -335,6 +346,10 @@ impl EventLoop {
                     Input::StateDigested { manifest, digest }
                 }
                 Completion::StateRestored => Input::StateRestored,
+                Completion::Done { done, took } => {
+                    let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+                    Input::Done { done, took_us }
+                }
                 Completion::StateDamaged(what) => Input::StateDamaged { what },
                 Completion::Carried(carried) => {
                     self.courier.take_in(carried);
@@ -346,13 +361,7 @@ impl EventLoop {
                 | Completion::Service(_)
                 | Completion::Panicked(_) => continue,
             };
-            let before = self.node.machine().slot();
-            let stored = matches!(input, Input::CheckpointStored { .. });
             self.node.handle(now, input);
-            if stored && self.node.machine().slot() > before {
-                // A state from others has taken the place of the one that is scrubbed.
-                workers.digester.hold(self.node.machine().snapshot());
-            }
             self.make_room(workers)?;
         }
         for event in events.drain(..) {
@@ -389,7 +398,9 @@ impl EventLoop {
         for (peer, bytes) in self.tap.due(now) {
             self.send(peer, Lane::of(&bytes), bytes);
         }
-        if self.tap.rots(now, self.node.service_mut()) {
+        if let Some(service) = self.node.service_mut()
+            && self.tap.rots(now, service)
+        {
             tracing::warn!("a bit of the state was flipped");
             // What is shared with an earlier snapshot would have been flipped there too.
             workers.digester.hold(self.node.machine().snapshot());
@@ -408,7 +419,7 @@ impl EventLoop {
     }
 
     /// What came over transfer links, up to its share of a round, after what agreement waits for.
-    fn take_transfers(&mut self, now: Now, workers: &Workers) -> Result<(), RunError> {
+    fn take_transfers(&mut self, now: Now, workers: &mut Workers) -> Result<(), RunError> {
         let mut taken = 0;
         while let Some(input) = self.courier.next_input(&mut taken) {
             if !self.tap.hears(now, &input) {
@@ -427,7 +438,7 @@ impl EventLoop {
     }
 
     /// Lets answers out before more questions come in.
-    fn make_room(&mut self, workers: &Workers) -> Result<(), RunError> {
+    fn make_room(&mut self, workers: &mut Workers) -> Result<(), RunError> {
         if self.node.is_full() {
             self.carry_out(workers)?;
             self.flush_links();
@@ -442,7 +453,7 @@ impl EventLoop {
     }
 
     /// Carries out what the node wants; true if that gave it new input.
-    fn carry_out(&mut self, workers: &Workers) -> Result<bool, RunError> {
+    fn carry_out(&mut self, workers: &mut Workers) -> Result<bool, RunError> {
         let mut again = false;
         while let Some(output) = self.node.next_output() {
             match output {
@@ -471,6 +482,15 @@ impl EventLoop {
                 Output::ReadDecisions { to, wanted } => {
                     workers.keeper.send(keeper::Job::Read { to, wanted });
                 }
+                Output::Stage(job) => match &workers.stage {
+                    Some(stage) => stage.send(job),
+                    None => {
+                        let stage = StageThread::start(self.completions.clone())?;
+                        stage.send(job);
+                        workers.stage = Some(stage);
+                    }
+                },
+                Output::Scrub { snapshot } => workers.digester.hold(snapshot),
                 Output::DigestState { snapshot } => workers.digester.digest(snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {
                     // With another schedule it has been digested, and is held since.
@@ -595,7 +615,7 @@ impl EventLoop {
     }
 
     fn report(&mut self) {
-        if let Some(panic) = self.node.machine().asked().take_caught() {
+        if let Some(panic) = self.node.asked().take_caught() {
             tracing::error!(
                 "{panic}. Nothing changed, and nothing else came of it: a read is ordered then, as another command \
                  is. This is a bug of the service, told once, however often it happens"
@@ -627,7 +647,7 @@ impl EventLoop {
             experiments,
             timings: self.timings.clone(),
             watch: self.completions.watch().clone(),
-            asked: self.node.machine().asked().clone(),
+            asked: self.node.asked().clone(),
             lost_log_lines: self.config.lost_log_lines.load(Ordering::Relaxed),
             at,
         };
@@ -637,7 +657,8 @@ impl EventLoop {
 
 /// What of the service hangs, where it is that.
 pub(super) fn what_hangs(asked: &Asked, busy: &Busy) -> Option<String> {
-    let (call, slot) = asked.now().filter(|_| busy.thread == EVENT_LOOP)?;
+    let executes = matches!(busy.thread, EVENT_LOOP | EXECUTION);
+    let (call, slot) = asked.now().filter(|_| executes)?;
     Some(format!("the service has not returned from {call} at slot {slot}"))
 }
 
@@ -683,7 +704,7 @@ impl Admission for Door<'_> {
     }
 
     fn is_administrator(&self, key: PublicKey) -> bool {
-        self.node.machine().administrator() == key
+        self.node.administrator() == key
     }
 
     fn holds_back(&self, peer: &LinkPeer) -> bool {

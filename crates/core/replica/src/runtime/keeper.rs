@@ -85,6 +85,11 @@ pub(super) enum Completion {
         digest: Digest,
     },
     StateRestored,
+    /// What the execution stage did.
+    Done {
+        done: Box<perdura_execution::Done>,
+        took: Duration,
+    },
     StateDamaged(String),
     /// What came over transfer links, and which of them there are.
     Carried(Carried),

@@ -22,6 +22,7 @@ mod repairs;
 mod reread;
 mod server;
 mod slowness;
+mod stage;
 mod starting;
 mod taken_back;
 mod tap;
@@ -33,7 +34,7 @@ pub use device::LogDevice;
 use device::Paced;
 pub use server::{OnServer, Server, ServerShutdown, Work};
 
-use crate::node::{self, Boot, BootError, Node, Now, RecoverError, Stages, StateTransfer};
+use crate::node::{self, Boot, BootError, Node, Now, Place, RecoverError, Stages, StateTransfer};
 use courier::Courier;
 use event_loop::EventLoop;
 use perdura_durability::storage::CloseError;
@@ -92,6 +93,8 @@ pub struct ReplicaConfig {
     /// Within which all of the state in memory is held against its digests, and all of the newest
     /// checkpoint read again; zero: never.
     pub scrub_interval: Duration,
+    /// Where it executes; none leaves that to the service.
+    pub place: Option<Place>,
     /// Whom it asks for a state, and for what it missed.
     pub state_transfer: StateTransfer,
     /// What it shares with other replicas of its process, if there are any; `listen` and `http` are of no meaning then.
@@ -571,6 +574,7 @@ fn begin(
         make_service: Box::new(move || make_service()),
         found: recovered.found,
         backlog_bytes: node::BACKLOG_BYTES,
+        place: config.place,
         state_transfer: config.state_transfer,
     };
     let asked = shutdown.0.asked.clone();

@@ -61,6 +61,7 @@ pub fn boot_around<S: Service>(
         make_service: Box::new(any_service(make_service)),
         found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
+        place: None,
         state_transfer: Default::default(),
     }
 }

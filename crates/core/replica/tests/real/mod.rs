@@ -146,6 +146,7 @@ impl<S: Service> Group<S> {
             lost_log_lines: Default::default(),
             checkpoint_bytes_per_s: 0,
             scrub_interval: std::time::Duration::from_secs(3600),
+            place: None,
             state_transfer: Default::default(),
             on_server: None,
         };

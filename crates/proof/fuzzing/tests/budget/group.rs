@@ -82,6 +82,7 @@ fn node(me: u8, faults: Faults) -> Node {
         make_service: Box::new(any_service(|| Store::new(1 << 30))),
         found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
+        place: None,
         state_transfer: Default::default(),
     };
     Node::boot(boot, at(0)).unwrap()

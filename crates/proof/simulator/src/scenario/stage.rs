@@ -362,6 +362,7 @@ fn calm(faults: Faults) -> Plan {
         log_file_bytes: 16 * 1024,
         flush_us: 500,
         slow_digests: 1,
+        stages: Vec::new(),
         astray: false,
         long_rounds: false,
         drift: 0,

@@ -8,10 +8,11 @@ use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use crate::witness::Notes;
 use crate::world::replica::Process;
+use crate::world::stages::Stage;
 use perdura_durability::memory_disk::{Errors, Losses, Operation};
 use perdura_durability::{Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, storage};
 use perdura_protocol::{Configuration, Digest, PublicKey, ReplicaId, Slot};
-use perdura_replica::node::{Boot, Found, Interceptor, Node, Recovered, recover};
+use perdura_replica::node::{Boot, Found, Interceptor, Node, Place, Recovered, recover};
 use std::collections::VecDeque;
 
 /// A data directory that an intact disk does not give back.
@@ -318,6 +319,10 @@ impl World {
             make_service: Box::new(move || Box::new(make(service_notes.clone()))),
             found,
             backlog_bytes: BACKLOG_BYTES,
+            place: Some(match self.plan.stages.get(replica) {
+                Some(Some(_)) => Place::Apart,
+                _ => Place::Inline,
+            }),
             state_transfer: self.plan.state_transfer,
         };
         let mut node = match Node::boot(boot, here.clock.now(self.now_us)) {
@@ -334,8 +339,10 @@ impl World {
             }
         };
         node.shrink_queues(self.plan.shrunk);
+        let stage = node.take_first_job().map(Stage::with);
         let process = Process {
             node,
+            stage,
             notes,
             log,
             checkpoints,

@@ -25,7 +25,7 @@ impl World {
         if let Input::Message { peer, bytes } = &input {
             self.note_hearing(replica, peer, bytes);
         }
-        self.work(replica, |node| node.handle(now, input));
+        self.work(replica, |process| process.node.handle(now, input));
         let Some(process) = &mut self.replicas[replica].process else { return };
         if process.round_open {
             return;
@@ -44,9 +44,9 @@ impl World {
         self.checkers.agreed_time.clock(replica, now.wall);
         let Some(process) = &mut self.replicas[replica].process else { return };
         process.round_open = false;
-        self.work(replica, |node| {
-            node.begin_round(now);
-            node.flush(now);
+        self.work(replica, |process| {
+            process.node.begin_round(now);
+            process.node.flush(now);
         });
         self.witness(replica);
         self.carry_out(replica);
@@ -92,6 +92,8 @@ impl World {
                     }
                 }
                 Output::Append { records, mark } => process.appends.push_back((records, mark)),
+                Output::Stage(job) => self.give_job(replica, job),
+                Output::Scrub { snapshot } => drop(snapshot),
                 Output::LetGo(states) => drop(states),
                 Output::DigestState { snapshot } => self.digest_state(replica, snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {

@@ -262,7 +262,7 @@ impl World {
                 continue;
             }
             self.report.highest_view = self.report.highest_view.max(report.view.0);
-            let manifest = process.node.machine().snapshot().manifest();
+            let manifest = process.machine().snapshot().manifest();
             let (slot, digest) = (manifest.slot, manifest.digest());
             let check = self.checkers.equal_states.state(index, slot, digest);
             self.check(check);
@@ -322,7 +322,7 @@ impl World {
     /// Holds what happened in tuple spaces against their model, and locks against what they promise.
     fn judge_spaces(&mut self) {
         let mut processes = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
-        let Some(machine) = processes.next().map(|process| process.node.machine()) else { return };
+        let Some(machine) = processes.next().map(|process| process.machine()) else { return };
         let footprint = |execution: &Execution| {
             let command = Command::Service(execution.command.clone()).to_bytes();
             machine.inspector().footprint(execution.session, &command)

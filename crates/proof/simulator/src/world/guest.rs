@@ -105,7 +105,7 @@ impl World {
         if self.is_liar(replica) {
             return Ok(());
         }
-        let machine = process.node.machine();
+        let machine = process.machine();
         let held = guest.holds(Witnessed::of(machine.service()).service());
         held.map_err(|words| {
             let what = format!(
@@ -122,7 +122,7 @@ impl World {
         let told: Vec<Told> = self.calls.iter().map(told).collect();
         let (cluster, limit) = (self.parameters.cluster, self.parameters.state_limit_bytes);
         let machines = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
-        let newest = machines.map(|process| process.node.machine().versions().service).max();
+        let newest = machines.map(|process| process.machine().versions().service).max();
         let first = self.plan.versions.service;
         let versions = guest::Versions {
             first,

@@ -9,13 +9,14 @@ use crate::random::Random;
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use crate::witness::{Notes, Witnessed};
+use crate::world::replica::Process;
 use bytes::Bytes;
 use perdura_adversary::{Insider, Liar, Strategy, Twin};
 use perdura_durability::CheckpointError;
 use perdura_execution::flip_bit_of;
 use perdura_protocol::message::Lane;
 use perdura_protocol::{ReplicaId, SecretKey, Slot};
-use perdura_replica::node::{Boot, Found, Input, Interceptor, Node, Now, Peer, Said};
+use perdura_replica::node::{Boot, Found, Input, Interceptor, Now, Peer, Place, Said};
 
 /// Between two scrubs of all that is in memory, microseconds.
 const SCRUB_US: u64 = 5_000_000;
@@ -92,6 +93,7 @@ impl World {
             make_service: Box::new(move || Box::new(make(Notes::default()))),
             found: Found::default(),
             backlog_bytes: crate::checkers::bounded_memory::BACKLOG_BYTES,
+            place: Some(Place::Inline),
             state_transfer: self.plan.state_transfer,
         };
         Twin::new(boot, here.clock.now(self.now_us))
@@ -103,18 +105,18 @@ impl World {
     }
 
     /// Lets a node work. A liar may stumble over its own lies; then it stops, and starts again.
-    pub(crate) fn work(&mut self, replica: usize, body: impl FnOnce(&mut Node)) {
+    pub(crate) fn work(&mut self, replica: usize, body: impl FnOnce(&mut Process)) {
         let here = &mut self.replicas[replica];
         let Some(process) = &mut here.process else { return };
         if here.liar.is_none() && here.armed.fatal {
-            if stumble::dies(|| body(&mut process.node)) {
+            if stumble::dies(|| body(process)) {
                 self.fired(FaultKind::FatalHere);
                 self.tell(format_args!("a command is fatal to r{replica}"));
                 self.crash_process(replica);
             }
         } else if here.liar.is_none() {
-            body(&mut process.node);
-        } else if !stumble::survives(|| body(&mut process.node)) {
+            body(process);
+        } else if !stumble::survives(|| body(process)) {
             self.stumbles(replica, "an assertion failed");
         }
     }
@@ -195,7 +197,7 @@ impl World {
         let Some(liar) = here.liar.as_mut().filter(|_| may) else { return };
         let strategy = liar.strategy();
         if let (Some(at), Some(process)) = (liar.flips(now), &mut here.process)
-            && flip_bit_of::<Witnessed>(process.node.service_mut(), at)
+            && flip_bit_of::<Witnessed>(process.service_mut(), at)
         {
             here.memory.flipped = true;
             self.count_lies(strategy, 1);
@@ -210,7 +212,7 @@ impl World {
         let due = here.memory.scrubbed_us + pause <= self.now_us;
         let Some(process) = here.process.as_ref().filter(|_| due) else { return };
         here.memory.scrubbed_us = self.now_us;
-        let snapshot = process.node.machine().snapshot();
+        let snapshot = process.machine().snapshot();
         let manifest = snapshot.manifest();
         let damaged =
             (0..snapshot.pieces()).find(|index| !manifest.verify(*index, &snapshot.piece(*index)));

@@ -43,6 +43,7 @@ mod rot;
 mod sight;
 mod silences;
 mod spaces;
+mod stages;
 mod strikes;
 mod stumble;
 mod trace;
@@ -110,6 +111,8 @@ pub(crate) enum Event {
     StateStored { replica: usize, life: u64 },
     /// The word of a state's digest.
     StateDigested { replica: usize, life: u64, manifest: Manifest },
+    /// The stage of a replica did a job.
+    Worked { replica: usize, life: u64 },
     /// The word of a restored state.
     StateRestored { replica: usize, life: u64 },
     /// Batches were read from the log.
@@ -535,6 +538,13 @@ impl World {
                     && !self.postponed(replica, || Event::StateRestored { replica, life })
                 {
                     self.on_state_restored(replica);
+                }
+            }
+            Event::Worked { replica, life } => {
+                if self.lives(replica, life)
+                    && !self.postponed(replica, || Event::Worked { replica, life })
+                {
+                    self.on_worked(replica);
                 }
             }
             Event::Read { replica, life, to, wanted } => {

@@ -205,7 +205,7 @@ impl World {
             seen: call.seen.clone(),
         };
         let calls = self.calls.iter().map(called).collect();
-        let limit = |process: &Process| process.node.machine().state_limit_bytes();
+        let limit = |process: &Process| process.machine().state_limit_bytes();
         let processes = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
         let limit_bytes = processes.map(limit).max().unwrap_or(self.parameters.state_limit_bytes);
         Ran { order: self.checkers.exactly_once.order().collect(), limit_bytes, calls }

@@ -101,7 +101,7 @@ impl World {
         self.check_time(replica, message);
         let here = &self.replicas[replica];
         let Some(process) = &here.process else { return };
-        let (executed, view) = (process.node.machine().slot(), process.node.view());
+        let (executed, view) = (process.node.executed(), process.node.view());
         let (key, checkers) = (here.key.public(), &mut self.checkers);
         let check = checkers
             .votes
@@ -221,7 +221,10 @@ impl World {
         self.look_at_clock(replica);
         let here = &mut self.replicas[replica];
         let Some(process) = &mut here.process else { return };
-        let machine = process.node.machine();
+        let machine = match &process.stage {
+            Some(stage) => stage.machine(),
+            None => process.node.machine(),
+        };
         let (slot, history, time) = (machine.slot(), machine.history(), machine.time());
         if slot == process.executed {
             return;
@@ -307,7 +310,7 @@ impl World {
             slots.entry(slot).or_default().push(step);
         }
         let Some(process) = &self.replicas[replica].process else { return };
-        let machine = process.node.machine();
+        let machine = process.machine();
         let checkers = &mut self.checkers;
         let (order, validity) = (&checkers.exactly_once, &checkers.validity);
         // Its client went on, as it has said; or its session ended, since another one took its place
@@ -402,7 +405,7 @@ impl World {
     /// Whether footprints err towards conflict only.
     pub(crate) fn check_footprints(&mut self) {
         let mut processes = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
-        let Some(machine) = processes.next().map(|process| process.node.machine()) else { return };
+        let Some(machine) = processes.next().map(|process| process.machine()) else { return };
         let check = footprints::check(self.checkers.exactly_once.order(), |execution| {
             let command = Command::Service(execution.command.clone()).to_bytes();
             machine.inspector().footprint(execution.session, &command)

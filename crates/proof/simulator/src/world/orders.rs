@@ -160,7 +160,7 @@ impl World {
         let Some(key) = &self.orders.key else { return };
         let public = key.public();
         let mut processes = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
-        if !processes.any(|process| process.node.machine().administrator() == public) {
+        if !processes.any(|process| process.machine().administrator() == public) {
             return;
         }
         let Some(key) = self.orders.key.take() else { return };

@@ -123,7 +123,7 @@ impl World {
         let newest = self.replicas.iter().map(|one| one.genesis.configuration.id).max();
         let knows = |replica: &Replica| {
             let Some(process) = &replica.process else { return false };
-            let known = process.node.machine().configurations().iter().map(|known| known.id).max();
+            let known = process.machine().configurations().iter().map(|known| known.id).max();
             process.executed.0 > 0 && known >= newest
         };
         newest == Some(0) || self.replicas.iter().all(|one| one.liar.is_some() || knows(one))

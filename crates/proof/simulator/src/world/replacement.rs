@@ -61,7 +61,7 @@ impl World {
         self.replicas
             .iter()
             .filter_map(|replica| replica.process.as_ref())
-            .flat_map(|process| process.node.machine().configurations())
+            .flat_map(|process| process.machine().configurations())
             .find(|configuration| configuration.key(id) == Some(key))
             .cloned()
     }

@@ -3,12 +3,13 @@
 use super::careless::Careless;
 use super::clock::Clock;
 use super::damage::Gap;
+use super::stages::Stage;
 use crate::report::FaultKind;
 use crate::witness::Notes;
 use bytes::Bytes;
 use perdura_adversary::Liar;
 use perdura_durability::{Checkpoints, Log, MemoryDisk};
-use perdura_execution::{Genesis, Manifest, StateSnapshot};
+use perdura_execution::{AnyService, Genesis, Machine, Manifest, Service, StateSnapshot};
 use perdura_protocol::{Configuration, Record, SecretKey, Slot, View};
 use perdura_replica::node::Node;
 use std::collections::VecDeque;
@@ -49,6 +50,8 @@ pub enum StateJob {
 pub struct Process {
     /// The replica itself.
     pub node: Node,
+    /// Where it executes, if not in the node.
+    pub stage: Option<Stage>,
     /// What it executed.
     pub notes: Notes,
     /// Its log.
@@ -71,6 +74,21 @@ pub struct Process {
     pub service: Option<(u64, u64)>,
     /// Whether the end of the round is still to come.
     pub round_open: bool,
+}
+
+impl Process {
+    /// What it executed, as far as its stage has come.
+    pub(crate) fn machine(&self) -> &Machine<AnyService> {
+        self.stage.as_ref().map_or_else(|| self.node.machine(), Stage::machine)
+    }
+
+    /// Its service, for what flips bits in it.
+    pub(crate) fn service_mut(&mut self) -> &mut dyn Service {
+        match &mut self.stage {
+            Some(stage) => &mut **stage.machine_mut().service_mut(),
+            None => self.node.service_mut().expect("it is in the node, or in the stage"),
+        }
+    }
 }
 
 /// What became of the memory of a replica.

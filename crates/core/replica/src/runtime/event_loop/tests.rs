@@ -52,6 +52,7 @@ fn config() -> ReplicaConfig {
         lost_log_lines: Default::default(),
         checkpoint_bytes_per_s: 0,
         scrub_interval: Duration::from_secs(3600),
+        place: None,
         state_transfer: Default::default(),
         on_server: None,
     }
@@ -196,6 +197,7 @@ fn event_loop() -> EventLoop {
         make_service: Box::new(any_service(|| Store::new(1 << 30))),
         found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
+        place: None,
         state_transfer: Default::default(),
     };
     let node = Node::boot(boot, clock.now()).unwrap();

@@ -131,7 +131,7 @@ impl World {
                 let _ = writeln!(out, "r{index} down");
                 continue;
             };
-            let machine = process.node.machine();
+            let machine = process.machine();
             let (versions, mib) = (machine.versions(), machine.state_limit_bytes() >> 20);
             let _ = writeln!(out, "r{index} {versions}, at most {mib} MiB");
         }

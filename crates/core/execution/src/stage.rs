@@ -1,0 +1,155 @@
+//! The execution stage of a replica that executes apart from its event loop (DESIGN.md section 9): jobs go in, in order, and each but the
+//! first has an answer, in the same order. Who drives a replica has it on a thread, or in virtual time.
+
+use crate::cost::Meter;
+use crate::executor::{ExecutedBatch, Executor};
+use crate::machine::Reply;
+use crate::session::body_bytes;
+use crate::view::News;
+use bytes::Bytes;
+use perdura_protocol::{Batch, Frame, Outcome, PublicKey, Slot, limits};
+use std::fmt;
+
+/// Bytes of replies of a batch that leave the stage; those beyond are let go, for clients ask again.
+const REPLIES_BYTES: usize = 64 * 1024 * 1024;
+
+/// What the stage is given.
+pub enum Job {
+    /// Its machine from now on: at the start, and when a state was received. It takes the place of all that waits.
+    Take {
+        /// Its number: those of the machines before are smaller.
+        machine: u64,
+        /// The machine.
+        executor: Box<Executor>,
+    },
+    /// Execute a batch.
+    Execute {
+        /// On this machine; if the stage has another, it does nothing.
+        machine: u64,
+        /// The next slot.
+        slot: Slot,
+        /// What was decided for it.
+        batch: Batch,
+    },
+    /// Answer a read in the state as it is then.
+    Read {
+        /// Of the read, for who asks.
+        number: u64,
+        /// Whose it is.
+        key: PublicKey,
+        /// An encoded [`perdura_protocol::Command`].
+        command: Bytes,
+    },
+    /// Give the answers to a frame whose numbers are all settled.
+    Answer {
+        /// The frame.
+        frame: Frame,
+    },
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Job::Take { machine, executor } => {
+                write!(f, "take machine {machine} at slot {}", executor.machine().slot())
+            }
+            Job::Execute { machine, slot, .. } => write!(f, "execute {slot} on {machine}"),
+            Job::Read { number, .. } => write!(f, "read {number}"),
+            Job::Answer { frame } => write!(f, "answer {:?}", frame.session),
+        }
+    }
+}
+
+/// What a job came to.
+#[derive(Debug)]
+pub enum Done {
+    /// A batch was executed.
+    Executed {
+        /// On this machine.
+        machine: u64,
+        /// What it came to.
+        ran: ExecutedBatch,
+        /// Its replies, in their order.
+        replies: Vec<Reply>,
+        /// Replies that were let go.
+        let_go: u64,
+        /// For a [`crate::View`] of the machine.
+        news: News,
+    },
+    /// A read was answered.
+    Read {
+        /// Its number.
+        number: u64,
+        /// The slot of the state.
+        slot: Slot,
+        /// As [`crate::Machine::query`].
+        outcome: Option<Outcome>,
+        /// What it cost besides its answer.
+        cost: u64,
+    },
+    /// The answers to a frame, those that are there: [`crate::Machine::answers`].
+    Answered {
+        /// The frame.
+        frame: Frame,
+        /// Number and outcome.
+        outcomes: Vec<(u64, Outcome)>,
+    },
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct ExecutionStage(Option<(u64, Box<Executor>)>);
+
+impl ExecutionStage {
+    /// What it executes on, once it has a machine.
+    #[must_use]
+    pub fn executor(&self) -> Option<&Executor> {
+        self.0.as_ref().map(|(_, executor)| &**executor)
+    }
+
+    /// The same, for tests that damage it.
+    #[doc(hidden)]
+    pub fn executor_mut(&mut self) -> Option<&mut Executor> {
+        self.0.as_mut().map(|(_, executor)| &mut **executor)
+    }
+
+    /// Does one job. A machine that another takes the place of is freed here.
+    ///
+    /// # Panics
+    /// As [`Executor::execute`]; the stage is good for nothing then.
+    pub fn carry_out(&mut self, job: Job) -> Option<Done> {
+        if let Job::Take { machine, executor } = job {
+            self.0 = Some((machine, executor));
+            return None;
+        }
+        let (number, executor) = self.0.as_mut()?;
+        match job {
+            Job::Take { .. } => None,
+            Job::Execute { machine, slot, batch } => {
+                (machine == *number).then(|| execute(executor, machine, slot, &batch))
+            }
+            Job::Read { number, key, command } => {
+                let (machine, meter) = (executor.machine(), Meter::up_to(limits::COMMAND_COST));
+                let outcome = machine.query_within(key, &command, &meter);
+                Some(Done::Read { number, slot: machine.slot(), outcome, cost: meter.spent() })
+            }
+            Job::Answer { frame } => {
+                let outcomes = executor.machine().answers(&frame).unwrap_or_default();
+                Some(Done::Answered { frame, outcomes })
+            }
+        }
+    }
+}
+
+fn execute(executor: &mut Executor, machine: u64, slot: Slot, batch: &Batch) -> Done {
+    let (mut replies, mut bytes, mut let_go) = (Vec::new(), 0, 0);
+    let (ran, news) = executor.execute_telling(slot, batch, &mut |reply| {
+        bytes += body_bytes(&reply.outcome);
+        if bytes > REPLIES_BYTES {
+            let_go += 1;
+        } else {
+            replies.push(reply);
+        }
+    });
+    Done::Executed { machine, ran, replies, let_go, news }
+}

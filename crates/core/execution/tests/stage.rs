@@ -1,0 +1,166 @@
+//! The stage, and the view that follows its machine.
+
+use crate::support::*;
+use crate::waiting::Bell;
+use perdura_execution::{Done, ExecutionStage, Executor, Job, Machine, View};
+use perdura_protocol::{
+    AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, SessionId, Slot, Time,
+    Versions, limits,
+};
+
+/// Small numbers that follow from a seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % bound
+    }
+}
+
+const CAROL: PublicKey = PublicKey([3; 32]);
+
+const LAST: u64 = 24;
+
+fn sessions() -> impl Iterator<Item = SessionId> {
+    [ALICE, BOB, CAROL, ADMINISTRATOR]
+        .into_iter()
+        .flat_map(|client| (1..4).map(move |nonce| session(client, nonce)))
+}
+
+fn drawn_frame(draw: &mut Draw) -> Frame {
+    let id = sessions().nth(draw.below(12) as usize).unwrap();
+    let (first, acked) = (1 + draw.below(LAST), draw.below(8));
+    let of = 1 + draw.below(LAST);
+    let command = match draw.below(12) {
+        0..3 => return opening(id),
+        3 if draw.below(4) == 0 => Command::Close.to_bytes(),
+        3 | 4 => {
+            let number = limits::FIRST_RENEWAL + draw.below(3);
+            return frame(id, 0, number, &[Command::Renew.to_bytes()]);
+        }
+        5 => Command::Withdraw { number: of }.to_bytes(),
+        6 => Command::Confirm { number: of }.to_bytes(),
+        7 => service(&format!("wait {}", 50 * draw.below(40))),
+        8 => service("ring"),
+        9 if id.client == ADMINISTRATOR && draw.below(6) == 0 => {
+            admin(AdminCommand::RevokeClient { name: "carol".into() })
+        }
+        9 if id.client == ADMINISTRATOR => {
+            admin(AdminCommand::AddClient { name: "carol".into(), key: CAROL })
+        }
+        _ => service("count"),
+    };
+    let more = draw.below(3);
+    let commands: Vec<_> =
+        std::iter::once(command).chain((0..more).map(|_| service("count"))).collect();
+    frame(id, acked, first, &commands)
+}
+
+/// What a view says after any batch is what the machine says, and no more.
+fn follows(seed: u64, versions: Versions) -> usize {
+    let parameters = perdura_protocol::configuration::Parameters { versions, ..parameters() };
+    let machine = Machine::new(&parameters, genesis(), Box::new(Bell::default()) as _).unwrap();
+    let mut view = View::of(&machine);
+    let mut stage = ExecutionStage::default();
+    let executor = Box::new(Executor::first(&parameters, machine));
+    assert!(stage.carry_out(Job::Take { machine: 3, executor }).is_none());
+    let (mut draw, mut time, mut settled) = (Draw(seed), 1_000, 0);
+    for slot in 1..120 {
+        time += if draw.below(20) == 0 { 40_000 } else { draw.below(300) };
+        let frames: Vec<Frame> = (0..draw.below(5)).map(|_| drawn_frame(&mut draw)).collect();
+        let batch = Batch::requests(Time(time), frames);
+        let job = Job::Execute { machine: 3, slot: Slot(slot), batch };
+        let Some(Done::Executed { machine: 3, ran, news, .. }) = stage.carry_out(job) else {
+            panic!("the batch of slot {slot} was not executed");
+        };
+        assert_eq!(ran.slot, Slot(slot));
+        view.follow(news);
+        let machine = stage.executor().unwrap().machine();
+        assert_eq!(ran.history, machine.history());
+        assert_eq!((view.slot(), view.due()), (machine.slot(), machine.due()));
+        assert_eq!(view.versions(), machine.versions());
+        assert_eq!(view.administrator(), machine.administrator());
+        assert_eq!(view.session_count(), machine.session_count());
+        assert_eq!(view.configurations(), machine.configurations());
+        assert_eq!(view.is_client(CAROL), machine.is_client(CAROL));
+        let anew = View::of(machine);
+        for id in sessions() {
+            let renewals = limits::FIRST_RENEWAL..limits::FIRST_RENEWAL + 4;
+            for number in (0..LAST + 8).chain(renewals) {
+                let [seen, is, looked] = [
+                    view.is_settled(id, number),
+                    machine.is_settled(id, number),
+                    anew.is_settled(id, number),
+                ];
+                assert_eq!(looked, is, "seed {seed}, slot {slot}: {id:?} {number}");
+                let fewer = versions.rules == 0 && is && !seen;
+                assert!(seen == is || fewer, "seed {seed}, slot {slot}: {id:?} {number}");
+                settled += usize::from(is);
+            }
+        }
+    }
+    settled
+}
+
+#[test]
+fn a_view_follows_the_machine_by_news_alone() {
+    let mut settled = 0;
+    for seed in 0..40 {
+        settled += follows(seed, Versions::NEW);
+        settled += follows(seed, Versions::FIRST);
+    }
+    assert!(settled > 10_000, "{settled}");
+}
+
+#[test]
+fn a_stage_executes_on_the_machine_that_it_was_given_last() {
+    let counter = || {
+        let machine = Replica::around(Box::new(Counter::default()) as _).0;
+        Box::new(Executor::first(&parameters(), machine))
+    };
+    let mut stage = ExecutionStage::default();
+    let tick = |machine, slot| {
+        let (slot, batch) = (Slot(slot), Batch::tick(Time(1_000)));
+        Job::Execute { machine, slot, batch }
+    };
+    assert!(stage.carry_out(tick(0, 1)).is_none(), "it has none");
+    stage.carry_out(Job::Take { machine: 0, executor: counter() });
+    assert!(stage.carry_out(tick(0, 1)).is_some());
+    stage.carry_out(Job::Take { machine: 1, executor: counter() });
+    assert!(stage.carry_out(tick(0, 2)).is_none(), "that is of the machine before");
+    assert_eq!(stage.executor().unwrap().machine().slot(), Slot(0));
+    assert!(stage.carry_out(tick(1, 1)).is_some());
+}
+
+/// Reads and retries are answered between batches, in the state as it is then.
+#[test]
+fn a_stage_answers_in_the_state_of_the_batch_before() {
+    let machine = Replica::around(Box::new(Counter::default()) as _).0;
+    let mut stage = ExecutionStage::default();
+    let executor = Box::new(Executor::first(&parameters(), machine));
+    stage.carry_out(Job::Take { machine: 0, executor });
+    let id = session(ALICE, 1_000);
+    let adds = frame(id, 0, 1, &[service("add 5")]);
+    let batch = Batch::requests(Time(1_000), vec![opening(id), adds.clone()]);
+    let read = |number| Job::Read { number, key: ALICE, command: service("get") };
+    let Some(Done::Read { number: 7, slot: Slot(0), .. }) = stage.carry_out(read(7)) else {
+        panic!("it was not answered");
+    };
+    stage.carry_out(Job::Execute { machine: 0, slot: Slot(1), batch });
+    let Some(Done::Read { number: 8, slot, outcome, .. }) = stage.carry_out(read(8)) else {
+        panic!("it was not answered");
+    };
+    assert_eq!((slot, outcome), (Slot(1), Some(reply("5"))));
+    let Some(Done::Answered { frame, outcomes }) = stage.carry_out(Job::Answer { frame: adds })
+    else {
+        panic!("it was not answered");
+    };
+    assert_eq!((frame.session, outcomes), (id, vec![(1, reply("5"))]));
+    let unknown = crate::support::frame(id, 0, 2, &[service("get")]);
+    let Some(Done::Answered { outcomes, .. }) = stage.carry_out(Job::Answer { frame: unknown })
+    else {
+        panic!("it was not answered");
+    };
+    assert_eq!(outcomes, Vec::<(u64, Outcome)>::new());
+}

@@ -1,0 +1,274 @@
+//! Where the machine of this replica is: here, where a batch is executed as it is delivered and the machine is looked at; or apart, in a stage
+//! of which the node knows what came with the last batch that it heard of (DESIGN.md section 9).
+//!
+//! Invariants of a stage that is apart:
+//! - whatever the node admits, answers and says of its state is of one slot, the view's, and never of a newer one that the stage may have
+//!   come to: so no reply leaves before its log is durable (rule D1);
+//! - a number that was delivered is in the index of what waits, or settled in the view, or not settled by its slot; so a retry is not ordered
+//!   beside what it repeats.
+
+use super::Output;
+use super::unexecuted::Delivery;
+use perdura_execution::{
+    AnyService, Asked, Executor, Job, Machine, Measure, News, View, newest_versions,
+};
+use perdura_protocol::{Batch, Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Where batches are executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In the node: for services whose commands take some microseconds.
+    Inline,
+    /// In a stage, which whoever drives the node has beside it.
+    Apart,
+}
+
+impl Place {
+    /// All of them.
+    pub const ALL: [Place; 2] = [Place::Inline, Place::Apart];
+
+    /// Its name in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Inline => "inline",
+            Place::Apart => "thread",
+        }
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Place> {
+        Place::ALL.into_iter().find(|place| place.name() == name)
+    }
+}
+
+/// See the module.
+pub(super) enum Execution {
+    Here(Box<Executor>),
+    Apart(Box<Apart>),
+}
+
+/// What is known of a stage.
+pub(super) struct Apart {
+    asked: Asked,
+    // The number of its machine.
+    machine: u64,
+    view: View,
+    // Handed to it, and not heard of yet.
+    waiting: VecDeque<Delivery>,
+    // How many times a number is in them.
+    numbers: BTreeMap<(SessionId, u64), usize>,
+}
+
+impl Apart {
+    /// Also the first job of the stage.
+    fn new(machine: u64, executor: Box<Executor>) -> (Apart, Output) {
+        let (asked, view) = (executor.machine().asked().clone(), View::of(executor.machine()));
+        let (waiting, numbers) = (VecDeque::new(), BTreeMap::new());
+        let apart = Apart { asked, machine, view, waiting, numbers };
+        (apart, Output::Stage(Job::Take { machine, executor }))
+    }
+
+    fn numbers_of(batch: &Batch) -> impl Iterator<Item = (SessionId, u64)> + '_ {
+        batch.frames().iter().flat_map(|frame| {
+            (frame.first_number..frame.end_number()).map(|number| (frame.session, number))
+        })
+    }
+
+    /// Hands a batch to the stage.
+    pub fn hand_over(&mut self, delivery: Delivery) -> Output {
+        for number in Apart::numbers_of(&delivery.batch) {
+            *self.numbers.entry(number).or_default() += 1;
+        }
+        let (machine, slot, batch) = (self.machine, delivery.slot, delivery.batch.clone());
+        self.waiting.push_back(delivery);
+        Output::Stage(Job::Execute { machine, slot, batch })
+    }
+
+    /// The stage executed the first of what waits, on this machine; `None` if that is not the one in use.
+    pub fn executed(&mut self, machine: u64, news: News) -> Option<Delivery> {
+        let delivery = self.waiting.pop_front_if(|_| machine == self.machine)?;
+        for number in Apart::numbers_of(&delivery.batch) {
+            if let Some(times) = self.numbers.get_mut(&number) {
+                *times -= 1;
+                if *times == 0 {
+                    self.numbers.remove(&number);
+                }
+            }
+        }
+        self.view.follow(news);
+        Some(delivery)
+    }
+
+    pub fn administrator(&self) -> PublicKey {
+        self.view.administrator()
+    }
+}
+
+impl Execution {
+    pub fn new(place: Place, executor: Executor) -> (Execution, Option<Output>) {
+        let executor = Box::new(executor);
+        match place {
+            Place::Inline => (Execution::Here(executor), None),
+            Place::Apart => {
+                let (apart, output) = Apart::new(0, executor);
+                (Execution::Apart(Box::new(apart)), Some(output))
+            }
+        }
+    }
+
+    /// A received state takes the machine's place. The one that was here is given back, or what the stage is told.
+    pub fn replace(&mut self, executor: Executor) -> Replaced {
+        let executor = Box::new(executor);
+        match self {
+            Execution::Here(here) => Replaced::Here(std::mem::replace(here, executor)),
+            Execution::Apart(apart) => {
+                let (newer, output) = Apart::new(apart.machine + 1, executor);
+                **apart = newer;
+                Replaced::Apart(output)
+            }
+        }
+    }
+
+    pub fn is_apart(&self) -> bool {
+        matches!(self, Execution::Apart(_))
+    }
+
+    /// The machine, where it is here.
+    pub fn machine(&self) -> Option<&Machine<AnyService>> {
+        match self {
+            Execution::Here(executor) => Some(executor.machine()),
+            Execution::Apart(_) => None,
+        }
+    }
+
+    pub fn asked(&self) -> &Asked {
+        match self {
+            Execution::Here(executor) => executor.machine().asked(),
+            Execution::Apart(apart) => &apart.asked,
+        }
+    }
+
+    pub fn slot(&self) -> Slot {
+        match self {
+            Execution::Here(executor) => executor.machine().slot(),
+            Execution::Apart(apart) => apart.view.slot(),
+        }
+    }
+
+    pub fn due(&self) -> Option<Time> {
+        match self {
+            Execution::Here(executor) => executor.machine().due(),
+            Execution::Apart(apart) => apart.view.due(),
+        }
+    }
+
+    pub fn administrator(&self) -> PublicKey {
+        match self {
+            Execution::Here(executor) => executor.machine().administrator(),
+            Execution::Apart(apart) => apart.view.administrator(),
+        }
+    }
+
+    pub fn is_client(&self, key: PublicKey) -> bool {
+        match self {
+            Execution::Here(executor) => executor.machine().is_client(key),
+            Execution::Apart(apart) => apart.view.is_client(key),
+        }
+    }
+
+    pub fn configurations(&self) -> &[Configuration] {
+        match self {
+            Execution::Here(executor) => executor.machine().configurations(),
+            Execution::Apart(apart) => apart.view.configurations(),
+        }
+    }
+
+    pub fn versions(&self) -> Versions {
+        match self {
+            Execution::Here(executor) => executor.machine().versions(),
+            Execution::Apart(apart) => apart.view.versions(),
+        }
+    }
+
+    pub fn newest_versions(&self) -> Versions {
+        match self {
+            Execution::Here(executor) => newest_versions(executor.machine().service()),
+            Execution::Apart(apart) => apart.view.newest_versions(),
+        }
+    }
+
+    pub fn state_bytes(&self) -> u64 {
+        match self {
+            Execution::Here(executor) => executor.machine().state_bytes(),
+            Execution::Apart(apart) => apart.view.state_bytes(),
+        }
+    }
+
+    pub fn state_limit_bytes(&self) -> u64 {
+        match self {
+            Execution::Here(executor) => executor.machine().state_limit_bytes(),
+            Execution::Apart(apart) => apart.view.state_limit_bytes(),
+        }
+    }
+
+    pub fn measures(&self) -> Vec<Measure> {
+        match self {
+            Execution::Here(executor) => executor.machine().measures(),
+            Execution::Apart(apart) => apart.view.measures().to_vec(),
+        }
+    }
+
+    pub fn session_count(&self) -> usize {
+        match self {
+            Execution::Here(executor) => executor.machine().session_count(),
+            Execution::Apart(apart) => apart.view.session_count(),
+        }
+    }
+
+    fn is_settled(&self, session: SessionId, number: u64) -> bool {
+        match self {
+            Execution::Here(executor) => executor.machine().is_settled(session, number),
+            Execution::Apart(apart) => apart.view.is_settled(session, number),
+        }
+    }
+
+    /// Whether a number needs to be ordered no more: it was executed, or was decided and will be.
+    fn is_ordered(&self, session: SessionId, number: u64) -> bool {
+        let decided = match self {
+            Execution::Here(_) => false,
+            Execution::Apart(apart) => apart.numbers.contains_key(&(session, number)),
+        };
+        decided || self.is_settled(session, number)
+    }
+
+    /// Whether a frame is still to be ordered: its client is registered, and it waits for some answer.
+    pub fn is_open(&self, frame: &Frame) -> bool {
+        let mut numbers = frame.first_number..frame.end_number();
+        self.is_client(frame.session.client)
+            && numbers.any(|number| !self.is_ordered(frame.session, number))
+    }
+
+    /// Whether something of a frame is decided and will be executed, and nothing of it has to be ordered.
+    pub fn is_awaited(&self, frame: &Frame) -> bool {
+        let Execution::Apart(apart) = self else { return false };
+        let mut numbers =
+            (frame.first_number..frame.end_number()).map(|number| (frame.session, number));
+        let decided = numbers.clone().any(|number| apart.numbers.contains_key(&number));
+        decided && numbers.all(|(session, number)| self.is_ordered(session, number))
+    }
+
+    /// Whether all of a frame was executed, so that the machine has its answers.
+    pub fn has_settled(&self, frame: &Frame) -> bool {
+        let mut numbers = frame.first_number..frame.end_number();
+        numbers.all(|number| self.is_settled(frame.session, number))
+    }
+}
+
+/// What became of the machine whose place another has.
+pub(super) enum Replaced {
+    Here(Box<Executor>),
+    Apart(Output),
+}

@@ -1,0 +1,106 @@
+//! Replicas that execute in a stage of their own, which takes its time for each job. What is in it when its process ends is gone.
+
+use super::{Event, World};
+use perdura_execution::{AnyService, Done, ExecutionStage, Job, Machine};
+use perdura_replica::node::Input;
+use std::collections::VecDeque;
+
+/// The stage of a process, and what waits for it.
+#[derive(Default)]
+pub struct Stage {
+    stage: ExecutionStage,
+    // The first is under way.
+    jobs: VecDeque<Job>,
+    took_us: u64,
+}
+
+impl Stage {
+    /// One that has its machine.
+    pub(crate) fn with(first: Job) -> Stage {
+        let mut stage = Stage::default();
+        stage.stage.carry_out(first);
+        stage
+    }
+
+    /// What it executed.
+    pub(crate) fn machine(&self) -> &Machine<AnyService> {
+        self.stage.executor().expect("a stage begins with a machine").machine()
+    }
+
+    /// The same, for what flips bits in it.
+    pub(crate) fn machine_mut(&mut self) -> &mut Machine<AnyService> {
+        self.stage.executor_mut().expect("a stage begins with a machine").machine_mut()
+    }
+
+    /// One job more; true if it is the only one.
+    fn add(&mut self, job: Job) -> bool {
+        if let Job::Take { machine, .. } = &job {
+            let newest = *machine;
+            let mut first = true;
+            self.jobs.retain(|waiting| {
+                let under_way = std::mem::take(&mut first);
+                under_way || !matches!(waiting, Job::Execute { machine, .. } if *machine < newest)
+            });
+        }
+        self.jobs.push_back(job);
+        self.jobs.len() == 1
+    }
+
+    /// Does the job that is under way.
+    fn work(&mut self) -> Option<Done> {
+        let job = self.jobs.pop_front()?;
+        self.stage.carry_out(job)
+    }
+}
+
+impl World {
+    /// A job for the stage of a replica.
+    pub(crate) fn give_job(&mut self, replica: usize, job: Job) {
+        let process = self.replicas[replica].process.as_mut();
+        let stage = process.and_then(|process| process.stage.as_mut());
+        if stage.is_some_and(|stage| stage.add(job)) {
+            self.schedule_stage(replica);
+        }
+    }
+
+    fn schedule_stage(&mut self, replica: usize) {
+        let usual_us = self.plan.stages.get(replica).copied().flatten().unwrap_or(0);
+        let took_us = self.disk_random.below(2 * usual_us + 1);
+        let here = &mut self.replicas[replica];
+        let life = here.life;
+        if let Some(stage) = here.process.as_mut().and_then(|process| process.stage.as_mut()) {
+            stage.took_us = took_us;
+        }
+        self.push(took_us, Event::Worked { replica, life });
+    }
+
+    pub(crate) fn on_worked(&mut self, replica: usize) {
+        self.step();
+        self.trace.event([12, replica as u64, 0, self.now_us], &[]);
+        let (mut done, mut took_us) = (None, 0);
+        self.work(replica, |process| {
+            let Some(stage) = &mut process.stage else { return };
+            took_us = stage.took_us;
+            done = stage.work();
+        });
+        self.witness(replica);
+        let Some(process) = &self.replicas[replica].process else { return };
+        if process.stage.as_ref().is_some_and(|stage| !stage.jobs.is_empty()) {
+            self.schedule_stage(replica);
+        }
+        if let Some(done) = done {
+            self.trace.line(self.now_us, format_args!("r{replica}: {}", told(&done)));
+            self.input(replica, Input::Done { done: Box::new(done), took_us });
+        }
+    }
+}
+
+fn told(done: &Done) -> String {
+    match done {
+        Done::Executed { machine, ran, .. } => {
+            format!("executed {} on machine {machine}", ran.slot)
+        }
+        Done::Read { number, slot, .. } => format!("answered read {number} after slot {slot}"),
+        Done::Answered { frame, .. } => format!("answered {:?} again", frame.session),
+    }
+}
