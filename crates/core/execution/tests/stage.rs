@@ -69,7 +69,10 @@ fn follows(seed: u64, versions: Versions) -> usize {
     for slot in 1..120 {
         time += if draw.below(20) == 0 { 40_000 } else { draw.below(300) };
         let frames: Vec<Frame> = (0..draw.below(5)).map(|_| drawn_frame(&mut draw)).collect();
-        let batch = Batch::requests(Time(time), frames);
+        let batch = match frames.is_empty() {
+            true => Batch::tick(Time(time)),
+            false => Batch::requests(Time(time), frames),
+        };
         let job = Job::Execute { machine: 3, slot: Slot(slot), batch };
         let Some(Done::Executed { machine: 3, ran, news, .. }) = stage.carry_out(job) else {
             panic!("the batch of slot {slot} was not executed");
