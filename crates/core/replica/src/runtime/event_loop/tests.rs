@@ -302,7 +302,8 @@ fn a_replica_whose_disk_failed_is_gone_for_others_though_a_thread_is_stuck_in_it
     assert!(std::net::TcpStream::connect(address).is_ok());
     let (keeper, checkpointer) = (Keeper::stuck(), Checkpointer::stuck());
     let reaper = Reaper::start(event_loop.completions.clone()).unwrap();
-    let workers = Workers { keeper, checkpointer, digester: Digester::stuck(), reaper };
+    let digester = Digester::stuck();
+    let workers = Workers { keeper, checkpointer, digester, reaper, stage: None };
     // It returns, though neither of them ever ends.
     let outcome = event_loop.end(Err(RunError::Disk("full".into())), workers, &Shutdown::new());
     assert!(matches!(outcome, Err(RunError::Disk(_))));
