@@ -118,6 +118,14 @@ impl ExecutionStage {
     /// # Panics
     /// As [`Executor::execute`]; the stage is good for nothing then.
     pub fn carry_out(&mut self, job: Job) -> Option<Done> {
+        self.carry_out_telling(job, &mut || ())
+    }
+
+    /// The same, which says with each reply that it went on.
+    ///
+    /// # Panics
+    /// As [`ExecutionStage::carry_out`].
+    pub fn carry_out_telling(&mut self, job: Job, went_on: &mut dyn FnMut()) -> Option<Done> {
         if let Job::Take { machine, executor } = job {
             self.0 = Some((machine, executor));
             return None;
@@ -126,7 +134,7 @@ impl ExecutionStage {
         match job {
             Job::Take { .. } => None,
             Job::Execute { machine, slot, batch } => {
-                (machine == *number).then(|| execute(executor, machine, slot, &batch))
+                (machine == *number).then(|| execute(executor, (machine, slot, &batch), went_on))
             }
             Job::Read { number, key, command } => {
                 let (machine, meter) = (executor.machine(), Meter::up_to(limits::COMMAND_COST));
@@ -141,9 +149,14 @@ impl ExecutionStage {
     }
 }
 
-fn execute(executor: &mut Executor, machine: u64, slot: Slot, batch: &Batch) -> Done {
+fn execute(
+    executor: &mut Executor,
+    (machine, slot, batch): (u64, Slot, &Batch),
+    went_on: &mut dyn FnMut(),
+) -> Done {
     let (mut replies, mut bytes, mut let_go) = (Vec::new(), 0, 0);
     let (ran, news) = executor.execute_telling(slot, batch, &mut |reply| {
+        went_on();
         bytes += body_bytes(&reply.outcome);
         if bytes > REPLIES_BYTES {
             let_go += 1;

@@ -82,6 +82,10 @@ bugs! {
 
     PipelineUnbounded "pipeline-unbounded" "A4"
         "Slots are agreed on beyond the depth of the pipeline."
+    SlowStageBlamed "slow-stage-blamed" "A4"
+        "A leader is suspected for the time in which this replica's own stage is what agreement waits for."
+    StageWorkExcuses "stage-work-excuses" "A4"
+        "As long as this replica's stage has anything to do, no leader is suspected."
     JoinedOnOneVoice "joined-on-one-voice" "A4"
         "A later view is joined when a single other replica wants it."
     TestimonyRefused "testimony-refused" "A4"
@@ -197,6 +201,8 @@ bugs! {
     ServiceTimeOfBatch "service-time-of-batch" "E3"
         "Waits and leases end by the time of the batch, also when an earlier batch's was later."
 
+    DecidedForgotten "decided-forgotten" "E4"
+        "A retry of what is decided and not executed yet is ordered again."
     AcknowledgedOneTooMany "acknowledged-one-too-many" "E4"
         "Acknowledging numbers below one drops that one's reply as well."
     ReopenedSession "reopened-session" "E4"

@@ -19,6 +19,7 @@ mod passed_over;
 mod real;
 mod repair;
 mod slow_seeder;
+mod stage;
 mod stalled;
 mod stop_the_world;
 mod transfer;

@@ -252,8 +252,11 @@ impl World {
                 let decisions = wanted.iter().filter_map(|wanted| self.read(id, *wanted)).collect();
                 self.input(id, Input::DecisionsRead { to, decisions });
             }
-            Output::Members(_) | Output::Suspects { .. } | Output::Notice(_) | Output::LetGo(_) => {
-            }
+            Output::Members(_)
+            | Output::Suspects { .. }
+            | Output::Notice(_)
+            | Output::LetGo(_)
+            | Output::Scrub { .. } => {}
             other => panic!("{self}: replica {id} wants {other:?}"),
         }
     }

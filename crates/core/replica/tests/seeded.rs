@@ -10,6 +10,7 @@ mod notary;
 mod planning;
 #[path = "../../agreement/tests/harness/settings.rs"]
 mod settings;
+mod stage;
 mod stalled;
 
 use notary::single::{
@@ -21,7 +22,13 @@ use std::panic::catch_unwind;
 /// One test: a bug is switched on for the whole process.
 #[test]
 fn mistakes_that_the_simulator_does_not_see_are_found() {
-    let checks: [(Bug, fn()); 5] = [
+    let checks: [(Bug, fn()); 8] = [
+        (
+            Bug::SlowStageBlamed,
+            stage::a_leader_is_not_suspected_for_a_stage_that_holds_the_pipeline,
+        ),
+        (Bug::StageWorkExcuses, stage::a_leader_is_suspected_though_a_stage_has_work),
+        (Bug::DecidedForgotten, stage::a_retry_of_what_waits_for_the_stage_waits_too),
         (
             Bug::StalledLeads,
             stalled::a_leader_whose_disk_hangs_is_replaced_unless_all_disks_are_slow,

@@ -12,7 +12,9 @@ use super::unexecuted::Delivery;
 use perdura_execution::{
     AnyService, Asked, Executor, Job, Machine, Measure, News, View, newest_versions,
 };
-use perdura_protocol::{Batch, Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions};
+use perdura_protocol::{
+    Batch, Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions, seeded,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Where batches are executed.
@@ -254,6 +256,9 @@ impl Execution {
     /// Whether something of a frame is decided and will be executed, and nothing of it has to be ordered.
     pub fn is_awaited(&self, frame: &Frame) -> bool {
         let Execution::Apart(apart) = self else { return false };
+        if seeded!(DecidedForgotten) {
+            return false;
+        }
         let mut numbers =
             (frame.first_number..frame.end_number()).map(|number| (frame.session, number));
         let decided = numbers.clone().any(|number| apart.numbers.contains_key(&number));

@@ -9,7 +9,7 @@
 
 use super::{Node, Now};
 use perdura_protocol::configuration::{Durability, Schedule};
-use perdura_protocol::{Batch, Digest, Frame, Slot};
+use perdura_protocol::{Batch, Digest, Frame, Slot, seeded};
 
 /// A batch to execute.
 #[derive(Debug)]
@@ -66,7 +66,9 @@ impl Node {
     fn mind_execution(&mut self, now: Now) {
         // What is decided here waits for this replica's own stage alone, as far as the pipeline reaches.
         let reach = self.execution.slot().plus(self.parameters.depth);
+        let reach = if seeded!(StageWorkExcuses) { self.execution.slot().next() } else { reach };
         let full = self.execution.is_apart() && self.agreement.delivered() >= reach;
+        let full = full && !seeded!(SlowStageBlamed);
         let held = self.stands_still() || full;
         if held != self.execution_held {
             self.execution_held = held;

@@ -66,7 +66,9 @@ fn work(queue: &Receiver<Job>, orders: &Orders, completions: &Completions) {
             continue;
         }
         let begun = Instant::now();
-        if let Some(done) = watch::at("executing", || stage.carry_out(job)) {
+        if let Some(done) =
+            watch::at("executing", || stage.carry_out_telling(job, &mut watch::went_on))
+        {
             completions.push(Completion::Done { done: Box::new(done), took: begun.elapsed() });
         }
     }

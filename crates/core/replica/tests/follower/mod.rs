@@ -4,14 +4,15 @@
 
 use crate::common::{self, CLUSTER};
 use bytes::Bytes;
-use perdura_execution::StateSnapshot;
+use perdura_execution::{ExecutionStage, Job, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{
     Batch, Command, Decode, Digest, Encode, Frame, Message, PublicKey, ReplicaId, Scheme,
     SecretKey, SessionId, Slot, Time, View, limits,
 };
-use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
+use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer, Place};
 use perdura_store::StoreCommand;
+use std::collections::VecDeque;
 
 pub const DEPTH: u64 = 4;
 pub const COMMAND_BYTES: usize = 100_000;
@@ -28,6 +29,11 @@ pub fn now(ms: u64) -> Now {
 
 fn client() -> PublicKey {
     key(50).public()
+}
+
+fn frame(command: Command, number: u64) -> Frame {
+    let session = SessionId { client: client(), nonce: 1_000_000 * limits::NONCES_PER_MS };
+    Frame::build(CLUSTER, session, number, number, &[command.to_bytes()], None)
 }
 
 /// Follower 1 of three that may crash; its disk does nothing by itself.
@@ -50,11 +56,25 @@ pub struct Follower {
     pub truncated: Slot,
     pub suspicions: usize,
     pub diverged: bool,
+    /// What its stage is to do, where it has one, and what it has executed.
+    pub jobs: VecDeque<Job>,
+    stage: ExecutionStage,
 }
 
 impl Follower {
     /// No boundary is near, unless `change` says so.
     pub fn new(change: impl FnOnce(Parameters) -> Parameters) -> Follower {
+        Follower::placed(Place::Inline, change)
+    }
+
+    /// One whose stage does nothing by itself, and has its machine.
+    pub fn apart() -> Follower {
+        let mut follower = Follower::placed(Place::Apart, |parameters| parameters);
+        follower.work(1);
+        follower
+    }
+
+    fn placed(place: Place, change: impl FnOnce(Parameters) -> Parameters) -> Follower {
         let clients = vec![("client".into(), client())];
         let boot = common::boot(1, Scheme::KeyedHash, (1, 0), clients);
         let parameters = change(Parameters {
@@ -64,7 +84,7 @@ impl Follower {
             checkpoint_stretch: 1,
             ..boot.parameters
         });
-        let boot = Boot { parameters, backlog_bytes: BACKLOG_BYTES, ..boot };
+        let boot = Boot { parameters, backlog_bytes: BACKLOG_BYTES, place: Some(place), ..boot };
         let mut follower = Follower {
             node: Node::boot(boot, now(10_000)).unwrap(),
             now_ms: 10_000,
@@ -80,6 +100,8 @@ impl Follower {
             truncated: Slot(0),
             suspicions: 0,
             diverged: false,
+            jobs: VecDeque::new(),
+            stage: ExecutionStage::default(),
         };
         follower.node.handle(now(10_000), Input::LinkUp(LEADER));
         let peer = Peer::Client { connection: 1, key: client() };
@@ -110,6 +132,7 @@ impl Follower {
                 Output::Truncate(slot) => self.truncated = slot,
                 Output::LetGo(states) => self.let_go.extend(states),
                 Output::Diverged { .. } => self.diverged = true,
+                Output::Stage(job) => self.jobs.push_back(job),
                 _ => {}
             }
         }
@@ -140,9 +163,7 @@ impl Follower {
     }
 
     fn batch(&self, command: Command, number: u64) -> Batch {
-        let session = SessionId { client: client(), nonce: 1_000_000 * limits::NONCES_PER_MS };
-        let frame = Frame::build(CLUSTER, session, number, number, &[command.to_bytes()], None);
-        Batch::requests(Time(1_000_000 + self.now_ms), vec![frame])
+        Batch::requests(Time(1_000_000 + self.now_ms), vec![frame(command, number)])
     }
 
     /// Time passes, in which the leader is heard of.
@@ -160,6 +181,25 @@ impl Follower {
         for mark in std::mem::take(&mut self.appends) {
             self.node.handle(now(self.now_ms), Input::Persisted(mark));
         }
+        self.end_round();
+    }
+
+    /// The stage does so many of its jobs.
+    pub fn work(&mut self, jobs: usize) {
+        for job in self.jobs.drain(..jobs).collect::<Vec<_>>() {
+            if let Some(done) = self.stage.carry_out(job) {
+                let input = Input::Done { done: Box::new(done), took_us: 1_000 };
+                self.node.handle(now(self.now_ms), input);
+            }
+        }
+        self.end_round();
+    }
+
+    /// The client sends a command, once more or for the first time.
+    pub fn ask(&mut self, command: Command, number: u64) {
+        let peer = Peer::Client { connection: 1, key: client() };
+        let frame = frame(command, number);
+        self.node.handle_message(now(self.now_ms), peer, Message::Frame(frame).to_bytes());
         self.end_round();
     }
 

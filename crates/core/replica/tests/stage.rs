@@ -1,0 +1,69 @@
+//! A replica that executes in a stage of its own, which takes its time.
+
+use crate::follower::{DEPTH, Follower, put};
+use perdura_protocol::{Command, Slot};
+
+fn slots(follower: &Follower) -> (Slot, Slot) {
+    let report = follower.node.report();
+    (report.decided, report.executed)
+}
+
+/// One for which so many slots were decided, of which its stage has executed none.
+fn decided(slots: u64) -> Follower {
+    let mut follower = Follower::apart();
+    follower.decide(Command::Open, 0);
+    for number in 1..slots {
+        follower.decide(put(number), number);
+    }
+    follower.persist();
+    follower
+}
+
+/// Agreement ends a pipeline's depth above what is executed, and nobody else is to blame for that.
+pub fn a_leader_is_not_suspected_for_a_stage_that_holds_the_pipeline() {
+    let mut follower = decided(DEPTH);
+    follower.propose(put(DEPTH), DEPTH);
+    follower.wait(60_000);
+    assert_eq!((follower.suspicions, slots(&follower)), (0, (Slot(DEPTH), Slot(0))));
+    follower.work(follower.jobs.len());
+    assert_eq!(slots(&follower), (Slot(DEPTH), Slot(DEPTH)));
+    // From now on the leader has its time-out.
+    follower.wait(60_000);
+    assert!(follower.suspicions > 0);
+}
+
+/// A stage that merely has work excuses nothing.
+pub fn a_leader_is_suspected_though_a_stage_has_work() {
+    let mut follower = decided(DEPTH - 1);
+    follower.propose(put(DEPTH), DEPTH);
+    follower.wait(60_000);
+    assert!(follower.suspicions > 0);
+    assert_eq!(slots(&follower), (Slot(DEPTH - 1), Slot(0)));
+}
+
+/// Neither is one handed to the leader that was decided, nor is it answered before it was executed and logged.
+pub fn a_retry_of_what_waits_for_the_stage_waits_too() {
+    let mut follower = Follower::apart();
+    follower.decide(Command::Open, 0);
+    follower.decide(put(1), 1);
+    let again = follower.node.report().counters.retransmissions;
+    follower.ask(put(1), 1);
+    assert_eq!(follower.node.report().counters.retransmissions, again + 1);
+    assert_eq!((follower.jobs.len(), follower.replies), (2, 0));
+    follower.work(2);
+    assert_eq!(follower.replies, 0, "it is not logged");
+    follower.persist();
+    assert_eq!(follower.replies, 2);
+    // The stage has its answer, and gives it again.
+    follower.ask(put(1), 1);
+    assert_eq!((follower.jobs.len(), follower.replies), (1, 2));
+    follower.work(1);
+    assert_eq!((follower.jobs.len(), follower.replies), (0, 3));
+}
+
+#[test]
+fn a_stage_of_its_own_is_nobodys_fault_and_no_excuse() {
+    a_leader_is_not_suspected_for_a_stage_that_holds_the_pipeline();
+    a_leader_is_suspected_though_a_stage_has_work();
+    a_retry_of_what_waits_for_the_stage_waits_too();
+}
