@@ -14,7 +14,11 @@
 //!   whatever it finds uses up its own part only.
 //! - A session has at most [`SESSION_FRAMES`] frames here.
 
-use crate::expected::Expected;
+mod allowance;
+
+pub(crate) use allowance::Allowance;
+
+use allowance::Bounds;
 use perdura_protocol::{Frame, PublicKey, ReplicaId, SessionId, limits, seeded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -148,48 +152,6 @@ pub struct Pool {
     shrunk: u32,
     // Where the look at what is of no use any more goes on.
     cursor: Option<FrameKey>,
-}
-
-/// How large a batch becomes, beyond one frame.
-#[derive(Clone, Copy, Debug)]
-struct Bounds {
-    bytes: usize,
-    commands: usize,
-}
-
-impl Bounds {
-    const NONE: Bounds = Bounds { bytes: usize::MAX, commands: usize::MAX };
-}
-
-/// What the frames of a batch may cost when they are executed, as far as that is expected.
-#[derive(Debug)]
-pub(crate) struct Allowance<'a> {
-    expected: &'a Expected,
-    left: u64,
-    // Whether one client is taken whatever it costs.
-    at_least_one: bool,
-    clients: BTreeSet<PublicKey>,
-}
-
-impl<'a> Allowance<'a> {
-    pub(crate) fn new(expected: &'a Expected, left: u64, at_least_one: bool) -> Allowance<'a> {
-        Allowance { expected, left, at_least_one, clients: BTreeSet::new() }
-    }
-
-    /// Whether one more of this client fits. All of one client in a slot cost what one of them does: its share bounds them. Behind one that does
-    /// not fit nobody else does who costs something: what is in flight is executed first, and then it is its turn.
-    fn takes(&mut self, client: PublicKey) -> bool {
-        let cost = self.expected.of(&client);
-        if cost == 0 || self.clients.contains(&client) || seeded!(CostsUnplanned) {
-            return true;
-        }
-        if cost > self.left && !(self.clients.is_empty() && self.at_least_one) {
-            (self.left, self.at_least_one) = (0, false);
-            return false;
-        }
-        self.left = self.left.saturating_sub(cost);
-        self.clients.insert(client)
-    }
 }
 
 /// What a frame counts for.

@@ -1,6 +1,7 @@
 //! The pool by itself.
 
 use super::*;
+use crate::expected::Expected;
 use bytes::Bytes;
 use perdura_protocol::ClusterId;
 

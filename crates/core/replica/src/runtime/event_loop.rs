@@ -15,9 +15,10 @@ use super::panicked;
 use super::reaper::Reaper;
 use super::repairs::Repairs;
 use super::slowness::Slowness;
-use super::stage::{EXECUTION, StageThread};
+use super::stage::EXECUTION;
 use super::tap::Tap;
 use super::watch::{self, Busy};
+use super::workers::Workers;
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
 use super::{taken_back, worker};
 use crate::node::{Input, Node, NotAdmitted, Now, Output, Peer, Report, Restoration, Stage, State};
@@ -77,28 +78,6 @@ pub(super) struct EventLoop {
     timings: Timings,
     checkpoints: CheckpointBytes,
     tap: Tap,
-}
-
-struct Workers {
-    keeper: Keeper,
-    checkpointer: Checkpointer,
-    digester: Digester,
-    reaper: Reaper,
-    // From the first job on that the node has for it.
-    stage: Option<StageThread>,
-}
-
-impl Workers {
-    /// What they gave back of the data directory, which they write no more.
-    fn stop(self) -> (Option<Log<DataDisk>>, Option<Checkpoints<DataDisk>>) {
-        self.digester.stop();
-        let given_back = (self.keeper.stop(), self.checkpointer.stop());
-        // Last: a service that does not return keeps nothing from the disk.
-        if let Some(stage) = self.stage {
-            stage.stop();
-        }
-        given_back
-    }
 }
 
 fn node_peer(peer: LinkPeer) -> Peer {
@@ -482,14 +461,7 @@ impl EventLoop {
                 Output::ReadDecisions { to, wanted } => {
                     workers.keeper.send(keeper::Job::Read { to, wanted });
                 }
-                Output::Stage(job) => match &workers.stage {
-                    Some(stage) => stage.send(job),
-                    None => {
-                        let stage = StageThread::start(self.completions.clone())?;
-                        stage.send(job);
-                        workers.stage = Some(stage);
-                    }
-                },
+                Output::Stage(job) => workers.execute(job, &self.completions)?,
                 Output::Scrub { snapshot } => workers.digester.hold(snapshot),
                 Output::DigestState { snapshot } => workers.digester.digest(snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {

@@ -29,6 +29,7 @@ mod tap;
 mod threads;
 mod watch;
 mod worker;
+mod workers;
 
 pub use device::LogDevice;
 use device::Paced;

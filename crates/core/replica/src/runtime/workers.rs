@@ -1,0 +1,44 @@
+//! The threads that work for an event loop.
+
+use super::DataDisk;
+use super::checkpointer::Checkpointer;
+use super::digester::Digester;
+use super::keeper::{Completions, Keeper};
+use super::reaper::Reaper;
+use super::stage::StageThread;
+use perdura_durability::{Checkpoints, Log};
+use perdura_execution::Job;
+use std::io;
+
+/// See the module.
+pub(super) struct Workers {
+    pub keeper: Keeper,
+    pub checkpointer: Checkpointer,
+    pub digester: Digester,
+    pub reaper: Reaper,
+    /// From the first job on that the node has for it.
+    pub stage: Option<StageThread>,
+}
+
+impl Workers {
+    /// Gives the stage a job.
+    pub fn execute(&mut self, job: Job, completions: &Completions) -> io::Result<()> {
+        let stage = match self.stage.take() {
+            Some(stage) => stage,
+            None => StageThread::start(completions.clone())?,
+        };
+        self.stage.insert(stage).send(job);
+        Ok(())
+    }
+
+    /// What they gave back of the data directory, which they write no more.
+    pub fn stop(self) -> (Option<Log<DataDisk>>, Option<Checkpoints<DataDisk>>) {
+        self.digester.stop();
+        let given_back = (self.keeper.stop(), self.checkpointer.stop());
+        // Last: a service that does not return keeps nothing from the disk.
+        if let Some(stage) = self.stage {
+            stage.stop();
+        }
+        given_back
+    }
+}
