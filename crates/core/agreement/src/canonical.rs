@@ -459,7 +459,7 @@ impl Agreement {
             clock_ms: _,
             served_ms: _,
             // Excuses a leader's delay, and so time once more.
-            execution_held: _,
+            held_since_ms: _,
             command_us: _,
             // Of the service, of which the checker has none: nothing is ever due.
             ticks: _,

@@ -383,13 +383,18 @@ impl Demand {
         self.best = (self.best - self.best / BEST_DECAY).max(pace);
     }
 
-    /// What there is against the leader, of one client of which it holds at most `client_bytes`.
-    pub fn against(&self, now_ms: u64, client_bytes: usize) -> Option<Suspicion> {
+    /// Whether it leaves somebody out, of whom it holds at most `client_bytes`.
+    pub fn unfair(&self, now_ms: u64, client_bytes: usize) -> Option<Suspicion> {
         if self.withholding.found() {
             Some(Suspicion::Withholds)
-        } else if self.starves(now_ms, client_bytes) {
-            Some(Suspicion::Starves)
-        } else if self.verdict_ms.is_some_and(|since| now_ms < since + VERDICT_MS) {
+        } else {
+            self.starves(now_ms, client_bytes).then_some(Suspicion::Starves)
+        }
+    }
+
+    /// Whether it is slow, or another one is to be tried.
+    pub fn slow(&self, now_ms: u64) -> Option<Suspicion> {
+        if self.verdict_ms.is_some_and(|since| now_ms < since + VERDICT_MS) {
             Some(Suspicion::Slow)
         } else {
             self.trials.wants_another().then_some(Suspicion::Trial)
@@ -402,7 +407,7 @@ impl Demand {
         &mut self,
         batch: &Batch,
         proposed_ms: Option<u64>,
-        of: (&Pool, &Expected),
+        of: (&Pool, &Expected, usize),
         now_ms: u64,
     ) {
         self.withholding.delivered(batch, proposed_ms, of, now_ms);

@@ -9,10 +9,10 @@ use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, PublicKey, Slot, limits, seeded};
 use std::collections::BTreeMap;
 
-/// With fewer slots in flight than this, what waits is proposed as soon as it is most of what callers
 /// Of the time-out of requests a slot takes this part to execute, at the speed of the last ones.
 const SLOT_PART: u64 = 4;
 
+/// With fewer slots in flight than this, what waits is proposed as soon as it is most of what callers
 /// have under way: one is being voted on while the next travels.
 const EAGER_SLOTS: u64 = 2;
 
@@ -133,12 +133,10 @@ impl Agreement {
     /// How many commands wait or are in flight, `passed_ms` after the last proposal. The count falls by an eighth
     /// in each millisecond where they have become fewer.
     fn count_under_way(&self, passed_ms: u64) -> usize {
-        let in_flight = self.slots.range(self.delivered.next()..self.next_propose);
-        let batches = in_flight.filter_map(|(_, state)| state.proposal.as_ref());
         let commands = |batch: &Batch| -> usize {
             batch.frames().iter().map(|frame| frame.commands().len()).sum()
         };
-        let in_flight: usize = batches.map(|proposal| commands(&proposal.batch)).sum();
+        let in_flight: usize = self.unexecuted(self.next_propose).map(commands).sum();
         let fade = |count: usize, _| count - count.div_ceil(8);
         let faded = (0..passed_ms.clamp(1, 64)).fold(self.under_way, fade);
         faded.max(in_flight + self.pool.waiting_commands())
@@ -168,11 +166,19 @@ impl Agreement {
             || self.slots.range(self.delivered.next()..).any(|(_, slot)| slot.proposal.is_some())
     }
 
-    /// What is proposed and not delivered is expected to cost so much.
+    /// What is proposed and not executed is expected to cost so much.
     fn expected_in_flight(&self) -> u64 {
-        let in_flight = self.slots.range(self.delivered.next()..self.next_propose);
-        let batches = in_flight.filter_map(|(_, state)| state.proposal.as_ref());
-        batches.map(|proposal| self.expected.of_batch(&proposal.batch)).sum()
+        self.unexecuted(self.next_propose).map(|batch| self.expected.of_batch(batch)).sum()
+    }
+
+    /// Batches of slots before `end` that were decided or proposed, and not executed here.
+    fn unexecuted(&self, end: Slot) -> impl Iterator<Item = &Batch> {
+        let next = self.executed.next();
+        let slots = self.slots.range(next..end.max(next));
+        slots.filter_map(|(_, state)| {
+            let decided = state.decided.as_ref().map(|decided| &decided.batch);
+            decided.or(state.proposal.as_ref().map(|proposal| &proposal.batch))
+        })
     }
 
     /// Whether what is before a slot and not executed is expected to cost little enough: a leader that lies could fill the pipeline with what
@@ -182,11 +188,8 @@ impl Agreement {
         if slot <= next || self.expected.is_nothing() {
             return true;
         }
-        let batches = self.slots.range(next..slot).filter_map(|(_, state)| {
-            let decided = state.decided.as_ref().map(|decided| &decided.batch);
-            decided.or(state.proposal.as_ref().map(|proposal| &proposal.batch))
-        });
-        batches.map(|batch| self.expected.of_batch(batch)).sum::<u64>() <= COST_AHEAD
+        let costs = self.unexecuted(slot).map(|batch| self.expected.of_batch(batch));
+        costs.sum::<u64>() <= COST_AHEAD
     }
 
     /// A batch was executed, and cost this by client key. To be told before [`Agreement::on_executed`].
@@ -203,7 +206,7 @@ impl Agreement {
 
     /// Commands of a slot that take no longer to execute than a quarter of what a request waits before the leader is suspected: who
     /// watches sees it go on, also where the pipeline has come to its end.
-    fn most_commands(&self) -> usize {
+    pub(crate) fn most_commands(&self) -> usize {
         let budget_us = self.patience.request_ms() * 1_000 / SLOT_PART;
         let most = budget_us.checked_div(self.command_us).unwrap_or(u64::MAX);
         usize::try_from(most).unwrap_or(usize::MAX).max(1)

@@ -235,8 +235,8 @@ pub struct Agreement {
     // The view in which the own log fell so far behind that nothing more is delivered until it has
     // caught up.
     pub(crate) lags_since: Option<View>,
-    // Whether the driver executes nothing for now, on purpose.
-    pub(crate) execution_held: bool,
+    // Since when agreement waits for this replica's own execution.
+    pub(crate) held_since_ms: Option<u64>,
     // What a command took to execute lately, microseconds; 0 where nobody measures it.
     pub(crate) command_us: u64,
 
@@ -325,7 +325,7 @@ impl Agreement {
             by_link: ByLink::default(),
             unproven_since: None,
             lags_since: None,
-            execution_held: false,
+            held_since_ms: None,
             command_us: 0,
             appended: 0,
             persisted: 0,

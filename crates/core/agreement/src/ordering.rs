@@ -439,7 +439,7 @@ impl Agreement {
                 self.pool.remove(frame.session, frame.first_number);
             }
             if self.is_byzantine() {
-                let of = (&self.pool, &self.expected);
+                let of = (&self.pool, &self.expected, self.most_commands());
                 self.demand.closed(&decided.batch, proposed_ms, of, now.monotonic_ms);
             }
             if let Some(state) = self.slots.get_mut(&slot) {

@@ -132,17 +132,19 @@ impl Agreement {
     /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs; or
     /// another one is to be tried.
     fn begrudged(&self, now: Now) -> Option<Suspicion> {
-        if self.execution_held || !self.is_byzantine() {
+        if !self.is_byzantine() {
             return None;
         }
         let client_bytes = self.pool.client_bytes(self.n());
-        self.demand.against(now.monotonic_ms, client_bytes)
+        // Whom it leaves out does not depend on how fast this replica executes.
+        let unfair = self.demand.unfair(now.monotonic_ms, client_bytes);
+        unfair.or_else(|| self.demand.slow(now.monotonic_ms).filter(|_| !self.is_held()))
     }
 
     /// A proposal or request waits, and nothing of it was delivered for a while. Null batches are
     /// no progress for requests.
     fn stuck(&self, now: Now) -> Option<Suspicion> {
-        if self.execution_held {
+        if self.is_held() {
             return None;
         }
         let oldest_slot = self
@@ -189,7 +191,7 @@ impl Agreement {
     }
 
     pub(crate) fn against_view_change(&self, now: Now) -> Option<Suspicion> {
-        if self.execution_held {
+        if self.is_held() {
             return None;
         }
         let current = self.current_configuration();

@@ -37,7 +37,7 @@ impl Agreement {
         self.suspect(why);
         if why.is_some() {
             self.join_if_wanted(now);
-        } else if !self.execution_held && self.waits_in_vain(now) {
+        } else if !self.is_held() && self.waits_in_vain(now) {
             self.join_wanted(now, true);
         }
     }
@@ -47,11 +47,13 @@ impl Agreement {
         if !self.is_byzantine() || self.mode != Mode::Started {
             return;
         }
-        let open = self.slots.range(self.delivered.next()..).any(|(_, state)| {
+        let proposed = self.slots.range(self.delivered.next()..).any(|(_, state)| {
             state.proposal.as_ref().is_some_and(|proposal| proposal.view == self.view)
         });
+        // A leader whose stage is a little slower than this one's has its own full pipeline to wait for.
+        let open = proposed || self.executed < self.delivered;
         let behind =
-            self.delivered_elsewhere() > self.delivered || !self.voting() || self.execution_held;
+            self.delivered_elsewhere() > self.delivered || !self.voting() || self.is_held();
         let ready = self.may_try_another(now.monotonic_ms);
         let paced = self.patience.is_paced();
         let moment = Moment { now_ms: now.monotonic_ms, open, paced, behind, ready };
@@ -118,15 +120,29 @@ impl Agreement {
         }
     }
 
-    /// Whether the driver executes nothing for now, on purpose (checkpoints that stop the world). Then
-    /// agreement ends a pipeline's depth above what is executed, and that is no leader's fault: time
-    /// in which a replica stands still itself does not count against one.
+    /// Whether agreement can go on no further until this replica has executed: it stands still on purpose (checkpoints that stop the world),
+    /// or its stage has a whole pipeline to execute. That is no leader's fault: such time does not count against one, and all other time does,
+    /// so that nobody is excused by holding a replica for a moment.
     pub fn on_execution_held(&mut self, now: Now, held: bool) {
-        if std::mem::replace(&mut self.execution_held, held) && !held {
-            self.progress_ms = now.monotonic_ms;
-            self.served_ms = now.monotonic_ms;
-            self.excuse_view_change(now);
+        let ms = now.monotonic_ms;
+        match (self.held_since_ms, held) {
+            (None, true) => self.held_since_ms = Some(ms),
+            (Some(since), false) => {
+                self.held_since_ms = None;
+                let held = if seeded!(MomentExcuses) { ms } else { ms.saturating_sub(since) };
+                let later = |at: u64| (at + held).min(ms);
+                self.progress_ms = later(self.progress_ms);
+                self.served_ms = later(self.served_ms);
+                self.changing_since_ms = later(self.changing_since_ms);
+                self.quorum_asked_ms = self.quorum_asked_ms.map(later);
+            }
+            _ => {}
         }
+    }
+
+    /// Whether agreement waits for this replica's own execution.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held_since_ms.is_some()
     }
 
     /// This replica itself could not have started a view by now.

@@ -12,7 +12,8 @@
 //! way to a follower takes longer than all of these together may be given up; for the next one twice
 //! as many are asked for.
 //!
-//! A leader whose batches are full proves nothing here, be it with frames that were ordered before. One whose clients are costly leaves out all of
+//! A leader whose batches are full proves nothing here, be it with frames that were ordered before, or with as many commands as it may execute in
+//! a slot's time: how fast it does is known only roughly, by how fast this replica does. One whose clients are costly leaves out all of
 //! some of them for a while, but never some of one.
 
 use crate::expected::Expected;
@@ -38,6 +39,9 @@ pub const HELD_AFTER_MS: u64 = 200;
 
 /// and as long as its bytes take on a link of so many in a second.
 const SLOW_LINK_BYTES: usize = 256 * 1024;
+
+/// A leader may execute so many times more slowly than this replica, and close its batches by that.
+const SPEEDS: usize = 8;
 
 /// Doublings of [`PASSED_OVER`],
 const DOUBLINGS: u32 = 3;
@@ -86,6 +90,7 @@ impl Asked {
 struct Closed {
     bytes: usize,
     frames: usize,
+    commands: usize,
     proposed_ms: u64,
     // Those whose commands are costly.
     costly: BTreeSet<PublicKey>,
@@ -154,7 +159,7 @@ impl Withholding {
         &mut self,
         batch: &Batch,
         proposed_ms: Option<u64>,
-        (pool, expected): (&Pool, &Expected),
+        (pool, expected, most_commands): (&Pool, &Expected, usize),
         now_ms: u64,
     ) {
         if batch.kind() != BatchKind::Requests {
@@ -162,9 +167,11 @@ impl Withholding {
         }
         let bytes = batch.frames().iter().map(|frame| frame.raw().len()).sum();
         let frames = batch.frames().len();
+        let commands = batch.frames().iter().map(|frame| frame.commands().len()).sum();
         let clients = batch.frames().iter().map(|frame| frame.session.client);
         let costly = clients.filter(|client| expected.of(client) > 0).collect();
-        let next = proposed_ms.map(|proposed_ms| Closed { bytes, frames, proposed_ms, costly });
+        let next =
+            proposed_ms.map(|proposed_ms| Closed { bytes, frames, commands, proposed_ms, costly });
         let is_free = next.is_some();
         let closed = std::mem::replace(&mut self.closed, next);
         if self.asked.is_empty() {
@@ -175,9 +182,12 @@ impl Withholding {
             self.asked.remove(&(frame.session, frame.first_number));
         }
         let Some(closed) = closed.filter(|_| is_free) else { return };
-        let first = batch.frames().first().map_or(0, |frame| frame.raw().len());
+        let first = batch.frames().first();
+        let (bytes, commands) =
+            first.map_or((0, 0), |frame| (frame.raw().len(), frame.commands().len()));
         let took_all = closed.frames < limits::BATCH_FRAMES
-            && closed.bytes + first <= limits::BATCH_TARGET_BYTES;
+            && closed.bytes + bytes <= limits::BATCH_TARGET_BYTES
+            && closed.commands + commands <= most_commands / SPEEDS;
         if !took_all {
             return;
         }

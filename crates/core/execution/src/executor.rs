@@ -4,6 +4,7 @@
 //! state was at the boundary before ([`Parameters::boundary`]), and before a new configuration starts (rule D8). All count alike, so all agree
 //! on where it is, and the snapshot is taken there and nowhere else (rule D7).
 
+use crate::asked::Asked;
 use crate::boxed::AnyService;
 use crate::machine::{Executed, Machine, Reply};
 use crate::snapshot::StateSnapshot;
@@ -72,6 +73,12 @@ impl Executor {
         let (forced, parameters) = (pending.map(before), parameters.clone());
         let since = Interval { slots: 0, bytes: 0 };
         Executor { machine, parameters, since, due, forced, replays: false }
+    }
+
+    /// The same, which tells there what its service is being asked.
+    #[must_use]
+    pub fn telling(self, asked: Asked) -> Executor {
+        Executor { machine: self.machine.telling(asked), ..self }
     }
 
     /// Whether what is executed now was executed before, and comes from the log.

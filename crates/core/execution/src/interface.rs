@@ -73,6 +73,18 @@ impl Inspector {
         Inspector { interface, asked: asked.clone() }
     }
 
+    /// One that tells by itself what it asks: for who asks while the machine, on another thread, asks its service.
+    #[must_use]
+    pub fn apart(&self) -> Inspector {
+        Inspector { interface: Arc::clone(&self.interface), asked: Asked::default() }
+    }
+
+    /// What it asks.
+    #[must_use]
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
     /// The signatures in a frame's commands that have to be genuine for it to be ordered; `None` when it must not be ordered, whatever they
     /// are.
     #[must_use]

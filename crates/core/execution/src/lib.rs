@@ -43,7 +43,7 @@ pub use executor::{Boundary, ExecutedBatch, Executor};
 pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
 pub use interface::{Inspector, Interface, Opaque};
-pub use machine::{Executed, Machine, Reply, newest_versions};
+pub use machine::{Executed, Machine, Reply, Retry, newest_versions};
 pub use manifest::{Entry, Manifest, ManifestError, PIECES, SEGMENTS, TooLarge};
 pub use measure::Measure;
 pub use restore::RestoreError;

@@ -36,7 +36,10 @@ use waits::{
 
 mod effects;
 mod outside;
+mod retries;
 mod waits;
+
+pub use retries::Retry;
 
 /// The state machine. Not `Clone`: a [`StateSnapshot`] is its cheap copy.
 #[derive(Debug)]
@@ -414,47 +417,6 @@ impl<S: Service> Machine<S> {
         for key in ended.into_iter().filter(|_| !seeded!(RevokedSessionsStay)) {
             self.end_sessions(key, executed);
         }
-    }
-
-    /// The answer to a frame that opens a session which is live.
-    #[must_use]
-    pub fn opened_again(&self, frame: &Frame) -> Option<Outcome> {
-        let live = self.sessions.get(frame.session)?;
-        match about_session(frame)? {
-            Command::Open => Some(live.opened_again(Token::default())),
-            Command::OpenBy { token } if self.rules() > 0 => Some(live.opened_again(token)),
-            _ => None,
-        }
-    }
-
-    /// The answer to a retry, if it is known without ordering the command again.
-    #[must_use]
-    pub fn cached(&self, session: SessionId, number: u64) -> Option<Outcome> {
-        let live = self.sessions.get(session)?;
-        let waits = || (self.rules() > 0 && live.waits(number)).then_some(Outcome::Waits);
-        live.answer(number).or_else(waits)
-    }
-
-    /// The answers to a frame whose commands need not be ordered again, those that are there; `None` if one has to be.
-    #[must_use]
-    pub fn answers(&self, frame: &Frame) -> Option<Vec<(u64, Outcome)>> {
-        let mut outcomes = Vec::new();
-        for number in frame.first_number..frame.end_number() {
-            let opened = (number == 0).then(|| self.opened_again(frame)).flatten();
-            match opened.or_else(|| self.cached(frame.session, number)) {
-                Some(outcome) => outcomes.push((number, outcome)),
-                None if self.is_settled(frame.session, number) => {}
-                None => return None,
-            }
-        }
-        Some(outcomes)
-    }
-
-    /// Whether ordering the command again would change nothing: its answer is known, or it waits and
-    /// its answer comes by itself.
-    #[must_use]
-    pub fn is_settled(&self, session: SessionId, number: u64) -> bool {
-        self.sessions.get(session).is_some_and(|live| live.is_settled(number))
     }
 
     /// The agreed time for which the first command waits, or at which the first session ends: a batch has to come then, a tick if there

@@ -1,17 +1,20 @@
-//! The execution stage of a replica that executes apart from its event loop (DESIGN.md section 9): jobs go in, in order, and each but the
-//! first has an answer, in the same order. Who drives a replica has it on a thread, or in virtual time.
+//! The execution stage of a replica that executes apart from its event loop (DESIGN.md section 9): jobs go in, and each has an answer but those for a
+//! machine that is not there any more. Batches are executed in their order; what is asked of the state as it is may be done before batches that wait
+//! ([`Job::may_overtake`]). Who drives a replica has it on a thread, or in virtual time.
 
 use crate::cost::Meter;
 use crate::executor::{ExecutedBatch, Executor};
-use crate::machine::Reply;
+use crate::machine::{Reply, Retry};
 use crate::session::body_bytes;
 use crate::view::News;
 use bytes::Bytes;
-use perdura_protocol::{Batch, Frame, Outcome, PublicKey, Slot, limits};
+use perdura_protocol::{Batch, Outcome, PublicKey, Slot, limits};
+use std::collections::BTreeMap;
 use std::fmt;
 
-/// Bytes of replies of a batch that leave the stage; those beyond are let go, for clients ask again.
-const REPLIES_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of replies of a batch that leave the stage, in all and of one client key; those beyond are let go, for clients ask again.
+const REPLIES_BYTES: usize = 128 * 1024 * 1024;
+const CLIENT_REPLY_BYTES: usize = limits::SLOT_COST as usize;
 
 /// What the stage is given.
 pub enum Job {
@@ -40,11 +43,16 @@ pub enum Job {
         /// An encoded [`perdura_protocol::Command`].
         command: Bytes,
     },
-    /// Give the answers to a frame whose numbers are all settled.
-    Answer {
-        /// The frame.
-        frame: Frame,
-    },
+    /// Give the answers to commands whose numbers are all settled.
+    Answer(Retry),
+}
+
+impl Job {
+    /// Whether it may be done before batches that wait: it asks for the state after some slot or a later one, and the stage is there.
+    #[must_use]
+    pub fn may_overtake(&self) -> bool {
+        matches!(self, Job::Read { .. } | Job::Answer(_))
+    }
 }
 
 impl fmt::Debug for Job {
@@ -55,7 +63,7 @@ impl fmt::Debug for Job {
             }
             Job::Execute { machine, slot, .. } => write!(f, "execute {slot} on {machine}"),
             Job::Read { number, .. } => write!(f, "read {number}"),
-            Job::Answer { frame } => write!(f, "answer {:?}", frame.session),
+            Job::Answer(retry) => write!(f, "answer {retry:?}"),
         }
     }
 }
@@ -87,10 +95,15 @@ pub enum Done {
         /// What it cost besides its answer.
         cost: u64,
     },
-    /// The answers to a frame, those that are there: [`crate::Machine::answers`].
+    /// The stage has a machine that it was given.
+    Taken {
+        /// Its number.
+        machine: u64,
+    },
+    /// The answers to commands, those that are there: [`crate::Machine::answers`].
     Answered {
-        /// The frame.
-        frame: Frame,
+        /// What was asked.
+        retry: Retry,
         /// Number and outcome.
         outcomes: Vec<(u64, Outcome)>,
     },
@@ -128,10 +141,10 @@ impl ExecutionStage {
     pub fn carry_out_telling(&mut self, job: Job, went_on: &mut dyn FnMut()) -> Option<Done> {
         if let Job::Take { machine, executor } = job {
             self.0 = Some((machine, executor));
-            return None;
+            return Some(Done::Taken { machine });
         }
         let (number, executor) = self.0.as_mut()?;
-        match job {
+        let done = match job {
             Job::Take { .. } => None,
             Job::Execute { machine, slot, batch } => {
                 (machine == *number).then(|| execute(executor, (machine, slot, &batch), went_on))
@@ -141,11 +154,18 @@ impl ExecutionStage {
                 let outcome = machine.query_within(key, &command, &meter);
                 Some(Done::Read { number, slot: machine.slot(), outcome, cost: meter.spent() })
             }
-            Job::Answer { frame } => {
-                let outcomes = executor.machine().answers(&frame).unwrap_or_default();
-                Some(Done::Answered { frame, outcomes })
+            Job::Answer(retry) => {
+                let outcomes = executor.machine().answers(&retry).unwrap_or_default();
+                Some(Done::Answered { retry, outcomes })
             }
+        };
+        if let Some(Done::Executed { ran, .. }) = &done
+            && ran.executed.outdated.is_some()
+        {
+            // It goes on under rules that this program does not know.
+            self.0 = None;
         }
+        done
     }
 }
 
@@ -155,12 +175,16 @@ fn execute(
     went_on: &mut dyn FnMut(),
 ) -> Done {
     let (mut replies, mut bytes, mut let_go) = (Vec::new(), 0, 0);
+    let mut by_client: BTreeMap<PublicKey, usize> = BTreeMap::new();
     let (ran, news) = executor.execute_telling(slot, batch, &mut |reply| {
         went_on();
-        bytes += body_bytes(&reply.outcome);
-        if bytes > REPLIES_BYTES {
+        let size = body_bytes(&reply.outcome);
+        let of_client = by_client.entry(reply.session.client).or_default();
+        if bytes + size > REPLIES_BYTES || *of_client + size > CLIENT_REPLY_BYTES {
             let_go += 1;
         } else {
+            bytes += size;
+            *of_client += size;
             replies.push(reply);
         }
     });

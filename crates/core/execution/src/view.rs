@@ -79,12 +79,12 @@ impl Settled {
             || self.numbers.contains(&number)
     }
 
-    fn follow(&mut self, mut newer: Settled) {
+    fn follow(&mut self, newer: Settled) {
         if newer.acked_below > self.acked_below {
             self.numbers = self.numbers.split_off(&newer.acked_below);
         }
         (self.acked_below, self.renewal) = (newer.acked_below, newer.renewal);
-        self.numbers.append(&mut newer.numbers);
+        self.numbers.extend(newer.numbers);
     }
 }
 

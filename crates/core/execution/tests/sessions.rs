@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Failure, QueryContext, RestoreError, Service, Snapshot};
+use perdura_execution::{
+    ExecutionContext, Failure, QueryContext, RestoreError, Retry, Service, Snapshot,
+};
 use perdura_protocol::{
     AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId,
     Time, Versions, limits,
@@ -254,8 +256,8 @@ fn two_processes_that_come_upon_one_number_do_not_share_a_session() {
     ] {
         assert_eq!(replica.order(&frame), std::slice::from_ref(&outcome));
         assert_eq!(
-            replica.0.opened_again(&frame),
-            Some(outcome),
+            replica.0.answers(&Retry::of(&frame)),
+            Some(vec![(0, outcome)]),
             "and without being ordered again"
         );
     }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use crate::waiting::Bell;
-use perdura_execution::{Done, ExecutionStage, Executor, Job, Machine, View};
+use perdura_execution::{Done, ExecutionStage, Executor, Job, Machine, Retry, View};
 use perdura_protocol::{
     AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, SessionId, Slot, Time,
     Versions, limits,
@@ -64,7 +64,10 @@ fn follows(seed: u64, versions: Versions) -> usize {
     let mut view = View::of(&machine);
     let mut stage = ExecutionStage::default();
     let executor = Box::new(Executor::first(&parameters, machine));
-    assert!(stage.carry_out(Job::Take { machine: 3, executor }).is_none());
+    assert!(matches!(
+        stage.carry_out(Job::Take { machine: 3, executor }),
+        Some(Done::Taken { machine: 3 })
+    ));
     let (mut draw, mut time, mut settled) = (Draw(seed), 1_000, 0);
     for slot in 1..120 {
         time += if draw.below(20) == 0 { 40_000 } else { draw.below(300) };
@@ -155,14 +158,13 @@ fn a_stage_answers_in_the_state_of_the_batch_before() {
         panic!("it was not answered");
     };
     assert_eq!((slot, outcome), (Slot(1), Some(reply("5"))));
-    let Some(Done::Answered { frame, outcomes }) = stage.carry_out(Job::Answer { frame: adds })
-    else {
+    let again = Job::Answer(Retry::of(&adds));
+    let Some(Done::Answered { retry, outcomes }) = stage.carry_out(again) else {
         panic!("it was not answered");
     };
-    assert_eq!((frame.session, outcomes), (id, vec![(1, reply("5"))]));
-    let unknown = crate::support::frame(id, 0, 2, &[service("get")]);
-    let Some(Done::Answered { outcomes, .. }) = stage.carry_out(Job::Answer { frame: unknown })
-    else {
+    assert_eq!((retry.session, outcomes), (id, vec![(1, reply("5"))]));
+    let unknown = Job::Answer(Retry::of(&frame(id, 0, 2, &[service("get")])));
+    let Some(Done::Answered { outcomes, .. }) = stage.carry_out(unknown) else {
         panic!("it was not answered");
     };
     assert_eq!(outcomes, Vec::<(u64, Outcome)>::new());

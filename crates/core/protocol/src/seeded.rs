@@ -84,6 +84,8 @@ bugs! {
         "Slots are agreed on beyond the depth of the pipeline."
     SlowStageBlamed "slow-stage-blamed" "A4"
         "A leader is suspected for the time in which this replica's own stage is what agreement waits for."
+    MomentExcuses "moment-excuses" "A4"
+        "When agreement waited for this replica's execution for a moment, its leader has all of its time-outs again."
     StageWorkExcuses "stage-work-excuses" "A4"
         "As long as this replica's stage has anything to do, no leader is suspected."
     JoinedOnOneVoice "joined-on-one-voice" "A4"

@@ -22,12 +22,13 @@ use std::panic::catch_unwind;
 /// One test: a bug is switched on for the whole process.
 #[test]
 fn mistakes_that_the_simulator_does_not_see_are_found() {
-    let checks: [(Bug, fn()); 8] = [
+    let checks: [(Bug, fn()); 9] = [
         (
             Bug::SlowStageBlamed,
             stage::a_leader_is_not_suspected_for_a_stage_that_holds_the_pipeline,
         ),
         (Bug::StageWorkExcuses, stage::a_leader_is_suspected_though_a_stage_has_work),
+        (Bug::MomentExcuses, stage::a_pipeline_that_is_full_for_a_moment_excuses_nothing),
         (Bug::DecidedForgotten, stage::a_retry_of_what_waits_for_the_stage_waits_too),
         (
             Bug::StalledLeads,

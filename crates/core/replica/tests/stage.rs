@@ -1,7 +1,7 @@
 //! A replica that executes in a stage of its own, which takes its time.
 
 use crate::follower::{DEPTH, Follower, put};
-use perdura_protocol::{Command, Slot};
+use perdura_protocol::{Batch, Command, Slot};
 
 fn slots(follower: &Follower) -> (Slot, Slot) {
     let report = follower.node.report();
@@ -41,6 +41,23 @@ pub fn a_leader_is_suspected_though_a_stage_has_work() {
     assert_eq!(slots(&follower), (Slot(DEPTH - 1), Slot(0)));
 }
 
+/// A leader that leaves a client out, and fills the pipeline for a moment again and again, gains nothing by that.
+pub fn a_pipeline_that_is_full_for_a_moment_excuses_nothing() {
+    let mut follower = Follower::apart();
+    follower.decide(Command::Open, 0);
+    follower.work(1);
+    follower.ask(put(1), 1);
+    for _ in 0..60 {
+        for _ in 0..DEPTH {
+            follower.decide_batch(Batch::null());
+        }
+        follower.work(follower.jobs.len());
+        follower.persist();
+        follower.wait(500);
+    }
+    assert!(follower.suspicions > 0);
+}
+
 /// Neither is one handed to the leader that was decided, nor is it answered before it was executed and logged.
 pub fn a_retry_of_what_waits_for_the_stage_waits_too() {
     let mut follower = Follower::apart();
@@ -65,5 +82,6 @@ pub fn a_retry_of_what_waits_for_the_stage_waits_too() {
 fn a_stage_of_its_own_is_nobodys_fault_and_no_excuse() {
     a_leader_is_not_suspected_for_a_stage_that_holds_the_pipeline();
     a_leader_is_suspected_though_a_stage_has_work();
+    a_pipeline_that_is_full_for_a_moment_excuses_nothing();
     a_retry_of_what_waits_for_the_stage_waits_too();
 }

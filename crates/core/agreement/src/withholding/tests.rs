@@ -45,7 +45,7 @@ impl Follower {
             self.withholding.delivered(
                 batch,
                 proposed_ms,
-                (&self.pool, &self.expected),
+                (&self.pool, &self.expected, usize::MAX),
                 self.now_ms,
             );
         }
@@ -125,7 +125,7 @@ fn a_frame_on_its_way_is_not_withheld() {
             follower.see(10, &small, true);
         }
         follower.pool.remove(copy.session, WITHHELD);
-        let of = (&follower.pool, &follower.expected);
+        let of = (&follower.pool, &follower.expected, usize::MAX);
         follower.withholding.delivered(&come, Some(follower.now_ms), of, 0);
         follower.pool.offer(copy.clone(), Source::Client, follower.now_ms);
         follower.pool.hand_over(follower.now_ms);

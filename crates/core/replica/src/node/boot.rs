@@ -303,6 +303,7 @@ impl Node {
             false => Place::Inline,
         };
         let place = if baseline { Place::Inline } else { boot.place.unwrap_or_else(by_service) };
+        let inspector = if place == Place::Apart { inspector.apart() } else { inspector };
         let (execution, taken) = Execution::new(place, executor);
         let mut node = Node {
             me,
@@ -313,7 +314,7 @@ impl Node {
             agreement,
             inspector,
             execution,
-            asking: BTreeSet::new(),
+            asking: Default::default(),
             reading_apart: BTreeMap::new(),
             reads_begun: 0,
             make_service,

@@ -86,13 +86,19 @@ impl Node {
             Done::Executed { machine, ran, replies, let_go, news } => {
                 let Execution::Apart(apart) = &mut self.execution else { return };
                 let administrator = apart.administrator();
-                let Some(delivery) = apart.executed(machine, news) else { return };
+                let Some(delivery) = apart.executed(machine, news) else {
+                    // Of a machine that another has taken the place of.
+                    let snapshot = ran.boundary.map(|boundary| boundary.snapshot);
+                    self.checkpointing.let_go.extend(snapshot);
+                    return;
+                };
                 let frames = delivery.batch.frames().iter();
                 let commands = frames.map(|frame| frame.commands().len()).sum();
                 self.agreement.note_speed(commands, took_us);
                 self.logged_at = self.logged_at.max(delivery.logged_at);
                 let at = if seeded!(ReplyBeforeLog) { 0 } else { self.logged_at };
                 self.counters.commands += replies.len() as u64 + let_go;
+                self.counters.replies_let_go += let_go;
                 self.egress.close_line();
                 for Reply { session, number, outcome } in replies {
                     if self.routes.contains_key(&session) {
@@ -105,9 +111,14 @@ impl Node {
             Done::Read { number, slot, outcome, cost } => {
                 self.on_read_apart(number, slot, outcome, cost);
             }
-            Done::Answered { frame, outcomes } => {
-                self.asking.remove(&frame.session);
-                self.give_again(frame.session, outcomes);
+            Done::Taken { machine } => {
+                if let Execution::Apart(apart) = &mut self.execution {
+                    apart.took(machine);
+                }
+            }
+            Done::Answered { retry, outcomes } => {
+                self.asking.remove(&(retry.session, retry.numbers.start));
+                self.give_again(retry.session, outcomes);
             }
         }
     }

@@ -12,9 +12,7 @@ use super::unexecuted::Delivery;
 use perdura_execution::{
     AnyService, Asked, Executor, Job, Machine, Measure, News, View, newest_versions,
 };
-use perdura_protocol::{
-    Batch, Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions, seeded,
-};
+use perdura_protocol::{Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions, seeded};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Where batches are executed.
@@ -58,31 +56,31 @@ pub(super) struct Apart {
     // The number of its machine.
     machine: u64,
     view: View,
+    // Whether the stage has it.
+    taken: bool,
     // Handed to it, and not heard of yet.
     waiting: VecDeque<Delivery>,
-    // How many times a number is in them.
-    numbers: BTreeMap<(SessionId, u64), usize>,
+    // The frames in them: by the session and the first number, behind which number they end, and in how many batches they are. Of frames that
+    // share numbers and are not the same some numbers may not be found: such are ordered again, and answered then.
+    frames: BTreeMap<(SessionId, u64), (u64, usize)>,
 }
 
 impl Apart {
     /// Also the first job of the stage.
-    fn new(machine: u64, executor: Box<Executor>) -> (Apart, Output) {
-        let (asked, view) = (executor.machine().asked().clone(), View::of(executor.machine()));
-        let (waiting, numbers) = (VecDeque::new(), BTreeMap::new());
-        let apart = Apart { asked, machine, view, waiting, numbers };
+    fn new(machine: u64, executor: Executor, asked: Asked) -> (Apart, Output) {
+        // The stage may be asking the service of the machine before: this one tells nobody of what it is asked here.
+        let view = View::of(executor.machine());
+        let executor = Box::new(executor.telling(asked.clone()));
+        let (waiting, frames) = (VecDeque::new(), BTreeMap::new());
+        let apart = Apart { asked, machine, view, taken: machine == 0, waiting, frames };
         (apart, Output::Stage(Job::Take { machine, executor }))
-    }
-
-    fn numbers_of(batch: &Batch) -> impl Iterator<Item = (SessionId, u64)> + '_ {
-        batch.frames().iter().flat_map(|frame| {
-            (frame.first_number..frame.end_number()).map(|number| (frame.session, number))
-        })
     }
 
     /// Hands a batch to the stage.
     pub fn hand_over(&mut self, delivery: Delivery) -> Output {
-        for number in Apart::numbers_of(&delivery.batch) {
-            *self.numbers.entry(number).or_default() += 1;
+        for frame in delivery.batch.frames() {
+            let held = self.frames.entry((frame.session, frame.first_number)).or_default();
+            *held = (held.0.max(frame.end_number()), held.1 + 1);
         }
         let (machine, slot, batch) = (self.machine, delivery.slot, delivery.batch.clone());
         self.waiting.push_back(delivery);
@@ -92,11 +90,12 @@ impl Apart {
     /// The stage executed the first of what waits, on this machine; `None` if that is not the one in use.
     pub fn executed(&mut self, machine: u64, news: News) -> Option<Delivery> {
         let delivery = self.waiting.pop_front_if(|_| machine == self.machine)?;
-        for number in Apart::numbers_of(&delivery.batch) {
-            if let Some(times) = self.numbers.get_mut(&number) {
+        for frame in delivery.batch.frames() {
+            let name = (frame.session, frame.first_number);
+            if let Some((_, times)) = self.frames.get_mut(&name) {
                 *times -= 1;
                 if *times == 0 {
-                    self.numbers.remove(&number);
+                    self.frames.remove(&name);
                 }
             }
         }
@@ -107,15 +106,26 @@ impl Apart {
     pub fn administrator(&self) -> PublicKey {
         self.view.administrator()
     }
+
+    /// The stage has this machine.
+    pub fn took(&mut self, machine: u64) {
+        self.taken |= machine == self.machine;
+    }
+
+    /// Whether a number is decided and will be executed.
+    fn awaits(&self, session: SessionId, number: u64) -> bool {
+        let before = self.frames.range((session, 0)..=(session, number)).next_back();
+        before.is_some_and(|(_, (end, _))| number < *end)
+    }
 }
 
 impl Execution {
     pub fn new(place: Place, executor: Executor) -> (Execution, Option<Output>) {
-        let executor = Box::new(executor);
         match place {
-            Place::Inline => (Execution::Here(executor), None),
+            Place::Inline => (Execution::Here(Box::new(executor)), None),
             Place::Apart => {
-                let (apart, output) = Apart::new(0, executor);
+                let asked = executor.machine().asked().clone();
+                let (apart, output) = Apart::new(0, executor, asked);
                 (Execution::Apart(Box::new(apart)), Some(output))
             }
         }
@@ -123,11 +133,13 @@ impl Execution {
 
     /// A received state takes the machine's place. The one that was here is given back, or what the stage is told.
     pub fn replace(&mut self, executor: Executor) -> Replaced {
-        let executor = Box::new(executor);
         match self {
-            Execution::Here(here) => Replaced::Here(std::mem::replace(here, executor)),
+            Execution::Here(here) => {
+                let executor = executor.telling(here.machine().asked().clone());
+                Replaced::Here(std::mem::replace(here, Box::new(executor)))
+            }
             Execution::Apart(apart) => {
-                let (newer, output) = Apart::new(apart.machine + 1, executor);
+                let (newer, output) = Apart::new(apart.machine + 1, executor, apart.asked.clone());
                 **apart = newer;
                 Replaced::Apart(output)
             }
@@ -136,6 +148,11 @@ impl Execution {
 
     pub fn is_apart(&self) -> bool {
         matches!(self, Execution::Apart(_))
+    }
+
+    /// Whether a machine was given to the stage that it does not have yet: no further one is made, for each is as large as the state.
+    pub fn takes_another(&self) -> bool {
+        matches!(self, Execution::Apart(apart) if !apart.taken)
     }
 
     /// The machine, where it is here.
@@ -241,7 +258,7 @@ impl Execution {
     fn is_ordered(&self, session: SessionId, number: u64) -> bool {
         let decided = match self {
             Execution::Here(_) => false,
-            Execution::Apart(apart) => apart.numbers.contains_key(&(session, number)),
+            Execution::Apart(apart) => apart.awaits(session, number),
         };
         decided || self.is_settled(session, number)
     }
@@ -261,7 +278,7 @@ impl Execution {
         }
         let mut numbers =
             (frame.first_number..frame.end_number()).map(|number| (frame.session, number));
-        let decided = numbers.clone().any(|number| apart.numbers.contains_key(&number));
+        let decided = numbers.clone().any(|(session, number)| apart.awaits(session, number));
         decided && numbers.all(|(session, number)| self.is_ordered(session, number))
     }
 

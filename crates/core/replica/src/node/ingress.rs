@@ -17,7 +17,7 @@ use super::{Input, Node, Output, Peer, Stage};
 use bytes::Bytes;
 use perdura_agreement::pool::{Admission, Source};
 use perdura_agreement::{Now, Penalty};
-use perdura_execution::Job;
+use perdura_execution::{Job, Retry};
 use perdura_protocol::keys::Claim;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::STATEMENT_BYTES;
@@ -48,8 +48,10 @@ const HAND_AGAIN_MS: u64 = 200;
 /// replies that its sessions cache, and a retry is small; whoever asks for more asks again.
 const RETRY_BYTES: usize = 1024 * 1024;
 
-/// Sessions whose answers a stage is asked for again at a time; what comes then is asked for by its client once more.
+/// Frames whose answers a stage is asked for again at a time, in all and of one client key; what comes then is asked for by its client once
+/// more.
 const ANSWERS: usize = 1024;
+const CLIENT_ANSWERS: usize = 128;
 
 /// Frames of a client that has used up its share which wait here, beside those in its links: what it
 /// may have looked at in the next ticks.
@@ -501,21 +503,31 @@ impl Node {
         let (frame, forwarded) = (&waiting.frame, matches!(waiting.peer, Peer::Replica(_)));
         match &self.execution {
             Execution::Here(executor) => {
-                let Some(outcomes) = executor.machine().answers(frame) else { return false };
+                let answers = executor.machine().answers(&Retry::of(frame));
+                let Some(outcomes) = answers else { return false };
                 if !forwarded {
                     self.give_again(frame.session, outcomes);
                 }
             }
             Execution::Apart(_) if !self.execution.has_settled(frame) => return false,
-            Execution::Apart(_) => {
-                let asks = self.asking.len() < ANSWERS && !self.asking.contains(&frame.session);
-                if !forwarded && asks && self.may_be_given_again(frame.session.client) {
-                    self.asking.insert(frame.session);
-                    self.outputs.push_back(Output::Stage(Job::Answer { frame: frame.clone() }));
-                }
-            }
+            Execution::Apart(_) if forwarded => {}
+            Execution::Apart(_) => self.ask_again(frame),
         }
         true
+    }
+
+    /// The stage is asked for answers that it has.
+    fn ask_again(&mut self, frame: &Frame) {
+        let client = frame.session.client;
+        let nonces = |nonce| (SessionId { client, nonce }, if nonce == 0 { 0 } else { u64::MAX });
+        let of_client = self.asking.range(nonces(0)..=nonces(u64::MAX)).count();
+        let room = self.asking.len() < ANSWERS && of_client < CLIENT_ANSWERS;
+        if room
+            && self.may_be_given_again(client)
+            && self.asking.insert((frame.session, frame.first_number))
+        {
+            self.outputs.push_back(Output::Stage(Job::Answer(Retry::of(frame))));
+        }
     }
 
     fn may_be_given_again(&self, client: PublicKey) -> bool {

@@ -11,7 +11,7 @@
 //!
 //! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication, `claims` the signatures in commands; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
-//! replies; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
+//! replies; `execution` where the machine is; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
 //! what of that makes a replica ready, `roll_calls` clients that ask for that, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit, `space` how full the disk is; `report` what an operator sees.
 
@@ -153,7 +153,7 @@ pub enum Input {
         /// Its digest: that of a large state takes too long for the event loop.
         digest: Digest,
     },
-    /// What [`Output::Stage`] asked for; in the order of the jobs.
+    /// What [`Output::Stage`] asked for, in the order in which it was done.
     Done {
         /// What it came to.
         done: Box<Done>,
@@ -281,8 +281,8 @@ pub struct Node {
     entropy_used: u64,
     agreement: Agreement,
     execution: Execution,
-    // Sessions for whose answers the stage was asked.
-    asking: BTreeSet<SessionId>,
+    // Of retries that the stage is to answer, session and first number.
+    asking: BTreeSet<(SessionId, u64)>,
     // Reads that the stage was given, and how many ever.
     reading_apart: BTreeMap<u64, WaitingRead>,
     reads_begun: u64,

@@ -23,8 +23,8 @@ pub const WAITING_READS: Capacity = Capacity { items: 8192, bytes: 32 * 1024 * 1
 /// Reads answered in a round; what arrived meanwhile comes first then.
 const READS_AT_ONCE: usize = 256;
 
-/// Reads that a stage is given at a time: it answers them between two batches.
-const READS_APART: usize = 64;
+/// Reads that a stage is given at a time: it answers them before its next batch, which waits as long for them as a quarter of a GiB is read.
+const READS_APART: usize = 16;
 
 /// What they may cost, in bytes read and answered; one more may exceed it.
 const COST_AT_ONCE: u64 = 2 * 1024 * 1024;
@@ -122,12 +122,13 @@ impl Node {
         let all = !self.agreement.is_ordering();
         let mut cost = 0;
         for _ in 0..READS_AT_ONCE {
-            if self.is_full() || cost >= COST_AT_ONCE || self.reading_apart.len() >= READS_APART {
+            if self.is_full() || cost >= COST_AT_ONCE {
                 return;
             }
-            let pace = &self.pace;
+            let (pace, room) = (&self.pace, self.reading_apart.len() < READS_APART);
             let next = self.reads.pop(|read| {
-                read.is_stale(now) || (read.ready(executed) && (all || pace.may(read.key)))
+                let may = room && read.ready(executed) && (all || pace.may(read.key));
+                read.is_stale(now) || may
             });
             let Some((_, read)) = next else { return };
             if read.is_stale(now) {

@@ -6,7 +6,7 @@ use super::execution::Execution;
 use super::questions::Asker;
 use super::{Node, Output};
 use perdura_agreement::{HeldMemory, Mode};
-use perdura_execution::{AnyService, Asked, Job, Machine, Measure, Service};
+use perdura_execution::{AnyService, Asked, Job, Machine, Measure, Service, ServicePanic};
 use perdura_protocol::vitals::DiskSpace;
 use perdura_protocol::{Digest, PublicKey, ReplicaId, Slot, Versions, View};
 
@@ -234,7 +234,7 @@ impl Node {
             space: self.space.known(),
             held: self.held(),
             counters: Counters {
-                replies_let_go: self.egress.let_go(),
+                replies_let_go: self.counters.replies_let_go + self.egress.let_go(),
                 agreement: self.agreement.marks(),
                 statements_verified: self.counters.statements_verified
                     + self.agreement.signatures_verified(),
@@ -322,6 +322,18 @@ impl Node {
     #[must_use]
     pub fn asked(&self) -> &Asked {
         self.execution.asked()
+    }
+
+    /// The first panic of its service that ended nothing, once.
+    #[must_use]
+    pub fn take_caught(&self) -> Option<ServicePanic> {
+        self.asked().take_caught().or_else(|| self.inspector.asked().take_caught())
+    }
+
+    /// Whether it executes itself ([`super::Place::Inline`]).
+    #[must_use]
+    pub fn executes(&self) -> bool {
+        !self.execution.is_apart()
     }
 
     /// The administrator's key, as it knows it.

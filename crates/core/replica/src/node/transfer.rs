@@ -180,7 +180,7 @@ impl Node {
     /// Starts to look for a newer state, unless that is under way. Who may not vote until a prefix is certified may be one of
     /// those who have to sign it.
     pub(super) fn want_state(&mut self, now: Now, _offered: Slot) {
-        if self.transfer.active() {
+        if self.transfer.active() || self.execution.takes_another() {
             return;
         }
         self.transfer.offers.clear();
@@ -549,9 +549,8 @@ impl Node {
             self.agreement.expect_state(now, None);
             return;
         }
-        let machine = machine.telling(self.execution.asked().clone());
         let snapshot = machine.snapshot();
-        match self.execution.replace(Executor::at_boundary(&self.parameters, machine)) {
+        match self.execution.replace(Executor::at_boundary(&self.parameters, *machine)) {
             Replaced::Here(before) => self.checkpointing.let_go.push(before.machine().snapshot()),
             Replaced::Apart(output) => self.outputs.push_back(output),
         }

@@ -62,7 +62,7 @@ impl Node {
         }
     }
 
-    /// Agreement is told when execution stops for a checkpoint, and when it goes on.
+    /// Agreement is told when it waits for this replica's own execution, and when it does no more.
     fn mind_execution(&mut self, now: Now) {
         // What is decided here waits for this replica's own stage alone, as far as the pipeline reaches.
         let reach = self.execution.slot().plus(self.parameters.depth);

@@ -1,4 +1,4 @@
-//! The event loop: one thread for network, agreement and execution, so that no request hops
+//! The event loop: one thread for network, agreement and, unless the service takes long, execution, so that no request hops
 //! between threads. It moves bytes, time and completions, and decides nothing. Only what replicas that
 //! were away are sent goes through another thread (`courier`).
 
@@ -129,6 +129,11 @@ impl EventLoop {
         }
     }
 
+    /// The name of the thread that executes.
+    fn executes(&self) -> &'static str {
+        if self.node.executes() { EVENT_LOOP } else { EXECUTION }
+    }
+
     pub fn waker(&self) -> Arc<mio::Waker> {
         self.hub.waker()
     }
@@ -148,7 +153,8 @@ impl EventLoop {
         let completions = &self.completions;
         let _here = completions.watch().enter(EVENT_LOOP);
         let asked = self.node.asked().clone();
-        completions.watch().tell(move |busy| what_hangs(&asked, busy))?;
+        let executes = self.executes();
+        completions.watch().tell(move |busy| what_hangs(&asked, executes, busy))?;
         let rate = self.config.checkpoint_bytes_per_s;
         let keeper = Keeper::start(
             log,
@@ -222,17 +228,20 @@ impl EventLoop {
         }
         let EventLoop { hub, courier, .. } = self;
         drop((hub, courier));
-        let (keeper, checkpointer) = workers.stop();
+        let (keeper, checkpointer, _) = workers.stop();
         panicked::close(error, keeper, checkpointer)
     }
 
     fn close(self, workers: Workers) -> Result<Ended, RunError> {
-        let (keeper, checkpointer) = workers.stop();
+        let (keeper, checkpointer, stage) = workers.stop();
         if let Err(error) = failure(&self.completions.take()) {
             return Err(panicked::close(error, keeper, checkpointer));
         }
         if let (Some(log), Some(checkpoints)) = (keeper, checkpointer) {
             storage::close(log, checkpoints)?;
+        }
+        if let Some(stage) = stage {
+            stage.join();
         }
         tracing::info!("stopped");
         Ok(Ended::Stopped)
@@ -249,7 +258,7 @@ impl EventLoop {
     fn discard(&self, workers: Workers) -> Result<bool, RunError> {
         let report = Report { state: State::Repairing, leader: false, ..self.node.report() };
         self.publish(report, [Stats::default(); 2]);
-        let (keeper, checkpointer) = workers.stop();
+        let (keeper, checkpointer, stage) = workers.stop();
         if let Err(error) = failure(&self.completions.take()) {
             return Err(panicked::close(error, keeper, checkpointer));
         }
@@ -259,6 +268,9 @@ impl EventLoop {
         match checkpoints.distrust_after(trusted) {
             Ok(discarded) => {
                 tracing::warn!(%trusted, discarded, "later states on disk count no more");
+                if let Some(stage) = stage {
+                    stage.join();
+                }
                 Ok(true)
             }
             Err(CheckpointError::Unknown { .. }) => {
@@ -587,7 +599,7 @@ impl EventLoop {
     }
 
     fn report(&mut self) {
-        if let Some(panic) = self.node.asked().take_caught() {
+        if let Some(panic) = self.node.take_caught() {
             tracing::error!(
                 "{panic}. Nothing changed, and nothing else came of it: a read is ordered then, as another command \
                  is. This is a bug of the service, told once, however often it happens"
@@ -619,6 +631,7 @@ impl EventLoop {
             experiments,
             timings: self.timings.clone(),
             watch: self.completions.watch().clone(),
+            executes: self.executes(),
             asked: self.node.asked().clone(),
             lost_log_lines: self.config.lost_log_lines.load(Ordering::Relaxed),
             at,
@@ -628,9 +641,8 @@ impl EventLoop {
 }
 
 /// What of the service hangs, where it is that.
-pub(super) fn what_hangs(asked: &Asked, busy: &Busy) -> Option<String> {
-    let executes = matches!(busy.thread, EVENT_LOOP | EXECUTION);
-    let (call, slot) = asked.now().filter(|_| executes)?;
+pub(super) fn what_hangs(asked: &Asked, executes: &str, busy: &Busy) -> Option<String> {
+    let (call, slot) = asked.now().filter(|_| busy.thread == executes)?;
     Some(format!("the service has not returned from {call} at slot {slot}"))
 }
 

@@ -64,8 +64,9 @@ pub(super) struct Snapshot {
     /// Lines of the log that were lost.
     pub lost_log_lines: u64,
     pub timings: Timings,
-    /// What its threads are at, and what the service is asked.
+    /// What its threads are at, what the service is asked, and the name of the thread that asks it.
     pub watch: Watch,
+    pub executes: &'static str,
     pub asked: Asked,
     /// When it was made.
     pub at: Instant,
@@ -283,7 +284,7 @@ pub(super) fn stands_still(snapshot: &Snapshot) -> bool {
 /// That it has, and what it is at.
 pub(super) fn standstill(snapshot: &Snapshot) -> String {
     let hanging = snapshot.watch.hanging(Instant::now());
-    let said = hanging.iter().find_map(|busy| what_hangs(&snapshot.asked, busy));
+    let said = hanging.iter().find_map(|busy| what_hangs(&snapshot.asked, snapshot.executes, busy));
     let seconds = snapshot.at.elapsed().as_secs_f64();
     let said = said.map(|said| format!(": {said}")).unwrap_or_default();
     format!("the event loop has stood still for {seconds:.1} s{said}")
@@ -353,7 +354,7 @@ fn hanging(snapshot: &Snapshot) -> serde_json::Value {
     let told = |busy: &Busy| {
         serde_json::json!({
             "thread": busy.thread,
-            "at": what_hangs(&snapshot.asked, busy).unwrap_or_else(|| busy.what.to_owned()),
+            "at": what_hangs(&snapshot.asked, snapshot.executes, busy).unwrap_or_else(|| busy.what.to_owned()),
             "ms": busy.took.as_millis() as u64,
         })
     };
@@ -489,6 +490,7 @@ mod tests {
             lost_log_lines: 0,
             timings: Timings::new(),
             watch: Watch::default(),
+            executes: "event loop",
             asked: Asked::default(),
             at,
         }

@@ -3,6 +3,7 @@
 use super::keeper::{Completion, Completions};
 use super::{watch, worker};
 use perdura_execution::{ExecutionStage, Job};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,9 +47,14 @@ impl StageThread {
         let _ = self.jobs.send(job);
     }
 
-    /// What it is at still ends.
-    pub fn stop(self) {
+    /// It begins nothing more.
+    pub fn stop(&self) {
         self.orders.stops.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until what it is at has ended.
+    pub fn join(self) {
+        self.stop();
         drop(self.jobs);
         // A panic was reported.
         let _ = self.thread.join();
@@ -57,7 +63,19 @@ impl StageThread {
 
 fn work(queue: &Receiver<Job>, orders: &Orders, completions: &Completions) {
     let mut stage = ExecutionStage::default();
-    for job in queue {
+    // Those that may be done before the others.
+    let (mut first, mut others) = (VecDeque::new(), VecDeque::new());
+    loop {
+        if first.is_empty() && others.is_empty() {
+            match queue.recv() {
+                Ok(job) => others.push_back(job),
+                Err(_) => return,
+            }
+        }
+        for job in queue.try_iter() {
+            if job.may_overtake() { first.push_back(job) } else { others.push_back(job) }
+        }
+        let Some(job) = first.pop_front().or_else(|| others.pop_front()) else { continue };
         if orders.stops.load(Ordering::SeqCst) {
             return;
         }
@@ -66,9 +84,8 @@ fn work(queue: &Receiver<Job>, orders: &Orders, completions: &Completions) {
             continue;
         }
         let begun = Instant::now();
-        if let Some(done) =
-            watch::at("executing", || stage.carry_out_telling(job, &mut watch::went_on))
-        {
+        let work = || stage.carry_out_telling(job, &mut watch::went_on);
+        if let Some(done) = watch::at("executing", work) {
             completions.push(Completion::Done { done: Box::new(done), took: begun.elapsed() });
         }
     }

@@ -31,14 +31,15 @@ impl Workers {
         Ok(())
     }
 
-    /// What they gave back of the data directory, which they write no more.
-    pub fn stop(self) -> (Option<Log<DataDisk>>, Option<Checkpoints<DataDisk>>) {
-        self.digester.stop();
-        let given_back = (self.keeper.stop(), self.checkpointer.stop());
-        // Last: a service that does not return keeps nothing from the disk.
-        if let Some(stage) = self.stage {
+    /// What they gave back of the data directory, which they write no more; and the stage, if there is one, which begins nothing more. That is to
+    /// be waited for when the directory is closed: a service that does not return keeps nothing from it.
+    pub fn stop(
+        self,
+    ) -> (Option<Log<DataDisk>>, Option<Checkpoints<DataDisk>>, Option<StageThread>) {
+        if let Some(stage) = &self.stage {
             stage.stop();
         }
-        given_back
+        self.digester.stop();
+        (self.keeper.stop(), self.checkpointer.stop(), self.stage)
     }
 }

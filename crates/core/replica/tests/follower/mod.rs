@@ -144,7 +144,11 @@ impl Follower {
 
     /// The leader and the other follower decide one more slot.
     pub fn decide(&mut self, command: Command, number: u64) {
-        let batch = self.batch(command, number);
+        self.decide_batch(self.batch(command, number));
+    }
+
+    /// The same of any batch.
+    pub fn decide_batch(&mut self, batch: Batch) {
         let (view, decided, history) = (View(0), self.slot, self.history);
         self.slot = self.slot.next();
         self.history = history.chain(self.slot, batch.digest());

@@ -42,7 +42,11 @@ impl Stage {
                 under_way || !matches!(waiting, Job::Execute { machine, .. } if *machine < newest)
             });
         }
-        self.jobs.push_back(job);
+        let waits = |waiting: &Job| !waiting.may_overtake();
+        match self.jobs.iter().skip(1).position(waits) {
+            Some(at) if job.may_overtake() => self.jobs.insert(1 + at, job),
+            _ => self.jobs.push_back(job),
+        }
         self.jobs.len() == 1
     }
 
@@ -101,6 +105,7 @@ fn told(done: &Done) -> String {
             format!("executed {} on machine {machine}", ran.slot)
         }
         Done::Read { number, slot, .. } => format!("answered read {number} after slot {slot}"),
-        Done::Answered { frame, .. } => format!("answered {:?} again", frame.session),
+        Done::Taken { machine } => format!("has machine {machine}"),
+        Done::Answered { retry, .. } => format!("answered {:?} again", retry.session),
     }
 }
