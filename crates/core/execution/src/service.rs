@@ -233,7 +233,8 @@ pub trait Service: Any + Send {
         false
     }
 
-    /// What those who watch the replica get to see of it besides. Some microseconds, several times a second.
+    /// What those who watch the replica get to see of it besides. Some microseconds, several times a second, and after each batch where a service
+    /// takes long.
     fn measures(&self) -> Vec<Measure> {
         Vec::new()
     }
