@@ -51,6 +51,6 @@ pub use service::{
     ExecutionContext, FailingMemory, Failure, QueryContext, Service, Snapshot, Standing, StateLimit,
 };
 pub use snapshot::StateSnapshot;
-pub use stage::{Done, ExecutionStage, Job};
+pub use stage::{Done, ExecutionStage, Job, StagedBatch};
 pub use view::{News, View};
 pub use waiting::{Progress, Release, Waiting};

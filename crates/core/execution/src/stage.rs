@@ -68,22 +68,26 @@ impl fmt::Debug for Job {
     }
 }
 
+/// What a batch came to.
+#[derive(Debug)]
+pub struct StagedBatch {
+    /// On this machine.
+    pub machine: u64,
+    /// What it came to.
+    pub ran: ExecutedBatch,
+    /// Its replies, in their order.
+    pub replies: Vec<Reply>,
+    /// Replies that were let go.
+    pub let_go: u64,
+    /// For a [`crate::View`] of the machine.
+    pub news: News,
+}
+
 /// What a job came to.
 #[derive(Debug)]
 pub enum Done {
     /// A batch was executed.
-    Executed {
-        /// On this machine.
-        machine: u64,
-        /// What it came to.
-        ran: ExecutedBatch,
-        /// Its replies, in their order.
-        replies: Vec<Reply>,
-        /// Replies that were let go.
-        let_go: u64,
-        /// For a [`crate::View`] of the machine.
-        news: News,
-    },
+    Executed(Box<StagedBatch>),
     /// A read was answered.
     Read {
         /// Its number.
@@ -159,8 +163,8 @@ impl ExecutionStage {
                 Some(Done::Answered { retry, outcomes })
             }
         };
-        if let Some(Done::Executed { ran, .. }) = &done
-            && ran.executed.outdated.is_some()
+        if let Some(Done::Executed(batch)) = &done
+            && batch.ran.executed.outdated.is_some()
         {
             // It goes on under rules that this program does not know.
             self.0 = None;
@@ -188,5 +192,5 @@ fn execute(
             replies.push(reply);
         }
     });
-    Done::Executed { machine, ran, replies, let_go, news }
+    Done::Executed(Box::new(StagedBatch { machine, ran, replies, let_go, news }))
 }

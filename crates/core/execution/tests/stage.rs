@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use crate::waiting::Bell;
-use perdura_execution::{Done, ExecutionStage, Executor, Job, Machine, Retry, View};
+use perdura_execution::{Done, ExecutionStage, Executor, Job, Machine, Retry, StagedBatch, View};
 use perdura_protocol::{
     AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, SessionId, Slot, Time,
     Versions, limits,
@@ -77,10 +77,11 @@ fn follows(seed: u64, versions: Versions) -> usize {
             false => Batch::requests(Time(time), frames),
         };
         let job = Job::Execute { machine: 3, slot: Slot(slot), batch };
-        let Some(Done::Executed { machine: 3, ran, news, .. }) = stage.carry_out(job) else {
+        let Some(Done::Executed(executed)) = stage.carry_out(job) else {
             panic!("the batch of slot {slot} was not executed");
         };
-        assert_eq!(ran.slot, Slot(slot));
+        let StagedBatch { machine, ran, news, .. } = *executed;
+        assert_eq!((machine, ran.slot), (3, Slot(slot)));
         view.follow(news);
         let machine = stage.executor().unwrap().machine();
         assert_eq!(ran.history, machine.history());

@@ -9,7 +9,7 @@ use super::serving::Past;
 use super::unexecuted::Delivery;
 use super::{Node, Output, Peer, ROUTES, Stage};
 use perdura_agreement::Now;
-use perdura_execution::{Done, ExecutedBatch, Reply};
+use perdura_execution::{Done, ExecutedBatch, Reply, StagedBatch};
 use perdura_protocol::message::Message;
 use perdura_protocol::{Outcome, PublicKey, SessionId, limits, seeded};
 use std::collections::BTreeMap;
@@ -83,7 +83,8 @@ impl Node {
     /// The stage did a job.
     pub(super) fn on_done(&mut self, now: Now, done: Done, took_us: u64) {
         match done {
-            Done::Executed { machine, ran, replies, let_go, news } => {
+            Done::Executed(batch) => {
+                let StagedBatch { machine, ran, replies, let_go, news } = *batch;
                 let Execution::Apart(apart) = &mut self.execution else { return };
                 let administrator = apart.administrator();
                 let Some(delivery) = apart.executed(machine, news) else {

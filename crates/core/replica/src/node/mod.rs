@@ -156,7 +156,7 @@ pub enum Input {
     /// What [`Output::Stage`] asked for, in the order in which it was done.
     Done {
         /// What it came to.
-        done: Box<Done>,
+        done: Done,
         /// How long it took, microseconds.
         took_us: u64,
     },
@@ -392,7 +392,7 @@ impl Node {
             Input::Persisted(mark) => self.on_persisted(now, mark),
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
             Input::StateDigested { manifest, digest } => self.on_state_digested(manifest, digest),
-            Input::Done { done, took_us } => self.on_done(now, *done, took_us),
+            Input::Done { done, took_us } => self.on_done(now, done, took_us),
             Input::StateRestored => self.on_restored(now),
             Input::StateDamaged { what } => self.diverge(what),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),

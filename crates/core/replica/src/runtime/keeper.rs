@@ -87,7 +87,7 @@ pub(super) enum Completion {
     StateRestored,
     /// What the execution stage did.
     Done {
-        done: Box<perdura_execution::Done>,
+        done: perdura_execution::Done,
         took: Duration,
     },
     StateDamaged(String),

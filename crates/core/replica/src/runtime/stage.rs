@@ -86,7 +86,7 @@ fn work(queue: &Receiver<Job>, orders: &Orders, completions: &Completions) {
         let begun = Instant::now();
         let work = || stage.carry_out_telling(job, &mut watch::went_on);
         if let Some(done) = watch::at("executing", work) {
-            completions.push(Completion::Done { done: Box::new(done), took: begun.elapsed() });
+            completions.push(Completion::Done { done, took: begun.elapsed() });
         }
     }
 }

@@ -192,7 +192,7 @@ impl Follower {
     pub fn work(&mut self, jobs: usize) {
         for job in self.jobs.drain(..jobs).collect::<Vec<_>>() {
             if let Some(done) = self.stage.carry_out(job) {
-                let input = Input::Done { done: Box::new(done), took_us: 1_000 };
+                let input = Input::Done { done, took_us: 1_000 };
                 self.node.handle(now(self.now_ms), input);
             }
         }

@@ -94,15 +94,15 @@ impl World {
         }
         if let Some(done) = done {
             self.trace.line(self.now_us, format_args!("r{replica}: {}", told(&done)));
-            self.input(replica, Input::Done { done: Box::new(done), took_us });
+            self.input(replica, Input::Done { done, took_us });
         }
     }
 }
 
 fn told(done: &Done) -> String {
     match done {
-        Done::Executed { machine, ran, .. } => {
-            format!("executed {} on machine {machine}", ran.slot)
+        Done::Executed(batch) => {
+            format!("executed {} on machine {}", batch.ran.slot, batch.machine)
         }
         Done::Read { number, slot, .. } => format!("answered read {number} after slot {slot}"),
         Done::Taken { machine } => format!("has machine {machine}"),
