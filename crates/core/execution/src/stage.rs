@@ -48,10 +48,11 @@ pub enum Job {
 }
 
 impl Job {
-    /// Whether it may be done before batches that wait: it asks for the state after some slot or a later one, and the stage is there.
+    /// Whether it may be done before batches that wait. What does keeps its order: who reads is let in by a state that the stage has been given
+    /// before, and would be answered by an older one if it overtook that (rule C2).
     #[must_use]
     pub fn may_overtake(&self) -> bool {
-        matches!(self, Job::Read { .. } | Job::Answer(_))
+        !matches!(self, Job::Execute { .. })
     }
 }
 

@@ -132,7 +132,11 @@ fn a_stage_executes_on_the_machine_that_it_was_given_last() {
         Job::Execute { machine, slot, batch }
     };
     assert!(stage.carry_out(tick(0, 1)).is_none(), "it has none");
-    stage.carry_out(Job::Take { machine: 0, executor: counter() });
+    let take = Job::Take { machine: 0, executor: counter() };
+    let read = Job::Read { number: 1, key: ALICE, command: service("get") };
+    assert!(take.may_overtake() && read.may_overtake(), "so that none overtakes the other");
+    assert!(!tick(0, 1).may_overtake());
+    stage.carry_out(take);
     assert!(stage.carry_out(tick(0, 1)).is_some());
     stage.carry_out(Job::Take { machine: 1, executor: counter() });
     assert!(stage.carry_out(tick(0, 2)).is_none(), "that is of the machine before");

@@ -66,13 +66,14 @@ fn work(queue: &Receiver<Job>, orders: &Orders, completions: &Completions) {
     // Those that may be done before the others.
     let (mut first, mut others) = (VecDeque::new(), VecDeque::new());
     loop {
-        if first.is_empty() && others.is_empty() {
-            match queue.recv() {
-                Ok(job) => others.push_back(job),
+        let awaited = match first.is_empty() && others.is_empty() {
+            true => match queue.recv() {
+                Ok(job) => Some(job),
                 Err(_) => return,
-            }
-        }
-        for job in queue.try_iter() {
+            },
+            false => None,
+        };
+        for job in awaited.into_iter().chain(queue.try_iter()) {
             if job.may_overtake() { first.push_back(job) } else { others.push_back(job) }
         }
         let Some(job) = first.pop_front().or_else(|| others.pop_front()) else { continue };
