@@ -1,6 +1,8 @@
 //! Clusters of several partitions, on servers that have members of several groups.
 
-use crate::common::{Ran, program, reserve_ports, send_signal, wait_for, wait_for_end};
+use crate::common::{
+    Ran, program, reserve_ports, send_signal, wait_for, wait_for_end, wait_within_patience,
+};
 use bytes::Bytes;
 use perdura_client::{Options, Reply};
 use perdura_cluster::PartitionedCluster;
@@ -15,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// Two groups of three replicas, on three servers, or as many as are asked for: server 0 has replica 0 of partition 0, and of three replica 2 of partition 1.
+/// Two groups of three replicas, on three servers or more: server 0 has replica 0 of partition 0, and of three replica 2 of partition 1.
 pub struct Servers {
     directory: tempfile::TempDir,
     pub cluster: PartitionedCluster,
@@ -23,15 +25,24 @@ pub struct Servers {
 }
 
 impl Servers {
-    pub fn init(more: &[&str]) -> Servers {
+    pub fn init(servers: u16, more: &[&str]) -> Servers {
         let directory = tempfile::tempdir().unwrap();
-        let ports = reserve_ports(8).to_string();
+        let count = 2 * servers;
+        let base = reserve_ports(count);
         let mut command = program();
         command.arg("init").arg(directory.path().join("cluster"));
-        command.args(["--crash", "1", "--partitions", "2", "--base-port", &ports]).args(more);
+        command.args(["--crash", "1", "--partitions", "2"]).args(more);
+        command.args(["--servers", &servers.to_string(), "--base-port", &base.to_string()]);
         let out = Ran::from(command.output().unwrap()).ok();
         assert!(out.contains(" servers, each a group of 3 replicas"), "{out}");
-        Servers::of(directory)
+        let made = Servers::of(directory);
+        for server in &made.cluster.servers {
+            for address in [&server.address, &server.http] {
+                let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+                assert!((base..base + count).contains(&port), "{address} is not reserved");
+            }
+        }
+        made
     }
 
     /// Of a store whose files are in this directory's `cluster`.
@@ -43,7 +54,7 @@ impl Servers {
     }
 
     pub fn start_all() -> Servers {
-        let mut servers = Servers::init(&[]);
+        let mut servers = Servers::init(3, &[]);
         (0..3).for_each(|id| servers.start(id));
         servers
     }
@@ -105,8 +116,10 @@ impl Servers {
     /// Waits until so many replicas of each partition take part, and one leads.
     #[track_caller]
     pub fn wait_until_active(&self, counts: [usize; 2]) -> Value {
-        wait_for("replicas to be active", || {
+        let mut last = Value::Null;
+        let active = wait_within_patience(|| {
             let status = self.status();
+            last = status.clone();
             let enough = counts.iter().enumerate().all(|(partition, count)| {
                 let replicas = status["partitions"][partition]["replicas"].as_array().unwrap();
                 let active = replicas.iter().filter(|one| one["state"] == "active");
@@ -114,6 +127,10 @@ impl Servers {
                 active.count() == *count && health == "writes"
             });
             enough.then_some(status)
+        });
+        active.unwrap_or_else(|| {
+            let logs: Vec<String> = (0..self.running.len()).map(|id| self.log(id)).collect();
+            panic!("waited in vain for replicas to be active: {last:#}\n{}", logs.join("\n"))
         })
     }
 
@@ -222,7 +239,7 @@ fn groups_go_on_without_a_server_and_have_it_back() {
 /// A corrupt log, and a directory that is empty: of another disk, say.
 #[test]
 fn a_member_whose_disk_is_bad_takes_no_other_with_it() {
-    let mut servers = Servers::init(&[]);
+    let mut servers = Servers::init(3, &[]);
     std::fs::write(servers.path("server-0/partition-0/superblock"), b"rot").unwrap();
     std::fs::remove_dir_all(servers.path("server-2/partition-1")).unwrap();
     (0..3).for_each(|id| servers.start(id));
@@ -304,7 +321,7 @@ fn clients_are_registered_in_all_groups_and_again_until_all_have_them() {
 /// Its files are shared out: no group takes them from the others, nor from the disk.
 #[test]
 fn a_server_that_may_open_few_files_turns_strangers_away_and_serves() {
-    let mut servers = Servers::init(&[]);
+    let mut servers = Servers::init(3, &[]);
     for id in 0..3 {
         let mut limited = Command::new("sh");
         limited.args(["-c", "ulimit -n 150; exec \"$@\"", "sh"]);
@@ -325,7 +342,7 @@ fn a_server_that_may_open_few_files_turns_strangers_away_and_serves() {
 
 #[test]
 fn a_servers_file_that_others_can_read_is_warned_of() {
-    let mut servers = Servers::init(&[]);
+    let mut servers = Servers::init(3, &[]);
     let let_others = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(servers.path("server-0/server.toml"), let_others).unwrap();
     servers.start(0);
@@ -401,7 +418,7 @@ fn what_the_administrator_orders_is_ordered_in_all_groups() {
 /// Nothing is done by half.
 #[test]
 fn what_knows_one_group_only_refuses() {
-    let servers = Servers::init(&["--partition-by", "range:m"]);
+    let servers = Servers::init(3, &["--partition-by", "range:m"]);
     let config = servers.path("server-0/server.toml").display().to_string();
     let started = program().args(["replica", "--config", &config]).output().unwrap();
     assert_eq!(Ran::from(started).code, Some(1));

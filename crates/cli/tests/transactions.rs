@@ -322,7 +322,7 @@ fn a_batch_that_is_interrupted_leaves_no_locks() {
 #[test]
 fn operators_see_what_waits_for_a_partition_that_is_gone_and_end_it() {
     // Partition 0 is on servers 0, 1 and 2, and 1 on 3, 0 and 1.
-    let mut servers = Servers::init(&["--servers", "4"]);
+    let mut servers = Servers::init(4, &[]);
     (0..4).for_each(|id| servers.start(id));
     let keys = servers.keys(1);
     (1..4).step_by(2).for_each(|id| servers.kill(id));

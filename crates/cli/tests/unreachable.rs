@@ -62,7 +62,7 @@ impl Batch {
 
 #[test]
 fn who_needs_a_dead_partition_is_refused_soon_and_others_go_on() {
-    let mut servers = Servers::init(&["--servers", "5"]);
+    let mut servers = Servers::init(5, &[]);
     (0..5).for_each(|id| servers.start(id));
     servers.wait_until_active([3, 3]);
     let members = |partition: usize| -> Vec<usize> {
@@ -111,7 +111,7 @@ fn who_needs_a_dead_partition_is_refused_soon_and_others_go_on() {
 /// They have their connections, and answer nothing.
 #[test]
 fn who_waits_for_a_silent_partition_leaves_places_to_others() {
-    let mut servers = Servers::init(&["--servers", "5"]);
+    let mut servers = Servers::init(5, &[]);
     (0..5).for_each(|id| servers.start(id));
     servers.wait_until_active([3, 3]);
     let silent: Vec<usize> =
@@ -139,7 +139,7 @@ fn who_waits_for_a_silent_partition_leaves_places_to_others() {
 /// Entries of two partitions by hash, with values so large that they are read in several pages.
 #[test]
 fn what_the_other_partitions_have_can_be_read_in_bulk() {
-    let mut servers = Servers::init(&["--servers", "5"]);
+    let mut servers = Servers::init(5, &[]);
     (0..5).for_each(|id| servers.start(id));
     servers.wait_until_active([3, 3]);
     let value = "v".repeat(100_000);
