@@ -10,7 +10,7 @@ use perdura_cluster::ServiceKind;
 use perdura_cluster::config::Cluster;
 use perdura_cluster::create::{self, Place, PlacesError};
 use perdura_protocol::Faults;
-use perdura_protocol::configuration::{Durability, Parameters, Schedule};
+use perdura_protocol::configuration::{CHECKPOINT_MS, Durability, Parameters, Schedule};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -99,6 +99,10 @@ pub struct Tuning {
     /// For a large state a checkpoint is up to so many times rarer; 1: never [default: 16]
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=64))]
     checkpoint_stretch: Option<u64>,
+    /// ... or, however little came, after this time while commands come, in ms: bounds how long a replay takes where commands take long
+    /// [default: 20000 for a service that says so, never for others]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1_000..=3_600_000))]
+    checkpoint_ms: Option<u64>,
     /// One replica stores its checkpoint after the other, all at once, or all at once while nothing is
     /// executed [default: sequential]
     #[arg(long, value_enum, value_name = "SCHEDULE")]
@@ -130,6 +134,7 @@ impl Tuning {
         set(&mut parameters.checkpoint_interval, self.checkpoint_interval);
         set(&mut parameters.checkpoint_bytes, self.checkpoint_mib.map(|mib| mib * MIB));
         set(&mut parameters.checkpoint_stretch, self.checkpoint_stretch);
+        parameters.checkpoint_ms = self.checkpoint_ms.or(parameters.checkpoint_ms);
         let given = self.checkpoint_schedule.map(ScheduleName::schedule);
         parameters.schedule = given.unwrap_or(parameters.schedule);
         set(&mut parameters.max_skew_ms, self.max_skew_ms);
@@ -206,11 +211,13 @@ pub struct Named {
     pub name: perdura_protocol::ServiceName,
     /// The version with which a new cluster starts.
     pub version: u16,
+    /// Its commands may take milliseconds.
+    pub takes_long: bool,
 }
 
 impl From<ServiceKind> for Named {
     fn from(kind: ServiceKind) -> Named {
-        Named { name: kind.name(), version: kind.newest_version() }
+        Named { name: kind.name(), version: kind.newest_version(), takes_long: false }
     }
 }
 
@@ -373,6 +380,7 @@ pub fn make(
     places: &[Place],
 ) -> Result<Cluster> {
     let tune = |parameters: &mut Parameters| {
+        parameters.checkpoint_ms = service.takes_long.then_some(CHECKPOINT_MS);
         tuning.apply(parameters);
         parameters.versions.service = service.version;
     };

@@ -57,7 +57,7 @@ pub fn service<S: Service>() -> ExitCode {
     let command = || called::in_help(Arguments::command().name(name).bin_name(name));
     let parsed = Arguments::from_arg_matches(&command().get_matches());
     let arguments = parsed.unwrap_or_else(|error| error.exit());
-    let own = Named { name: name_of::<S>(), version: S::VERSION };
+    let own = Named { name: name_of::<S>(), version: S::VERSION, takes_long: S::TAKES_LONG };
     let done = match arguments.command {
         Command::Init(arguments) => init::run_own(&arguments, &own, name),
         Command::Dev(arguments) => dev::run_own(&arguments, &own),

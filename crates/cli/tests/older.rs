@@ -77,12 +77,12 @@ fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
     assert_eq!(in_force(&cluster), [0; 4]);
     let planned = cluster.run(&["upgrade", "--dry-run"]).ok();
     assert!(planned.contains("in force: rules 0, service 1"), "{planned}");
-    assert!(planned.contains("all who say can run: rules 2, service 3"), "{planned}");
+    assert!(planned.contains("all who say can run: rules 3, service 3"), "{planned}");
     assert!(planned.contains("--dry-run"), "{planned}");
     cluster.run(&["upgrade"]).failed(1, &["never lowered", "--yes"]);
     assert_eq!(in_force(&cluster), [0; 4]);
     let raised = cluster.run(&["upgrade", "--yes"]).ok();
-    assert!(raised.contains("raised to: rules 2, service 3"), "{raised}");
+    assert!(raised.contains("raised to: rules 3, service 3"), "{raised}");
     cluster.run(&limit).ok();
     assert!(cluster.run(&["upgrade", "--yes"]).ok().contains("nothing to raise"));
     cluster.kill(3);
@@ -99,7 +99,7 @@ fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
     assert_eq!(cluster.entries().get("key7").map(String::as_str), Some("before"));
     cluster.run(&limit).ok();
     let metrics = cluster.http(0, "/metrics").unwrap();
-    assert!(metrics.contains("\nperdura_rules_version 2\n"), "{metrics}");
+    assert!(metrics.contains("\nperdura_rules_version 3\n"), "{metrics}");
     assert!(metrics.contains("\nperdura_state_limit_bytes 9437184000\n"), "{metrics}");
 }
 

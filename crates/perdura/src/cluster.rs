@@ -1,7 +1,7 @@
 //! Making a cluster: its keys, its configuration, and a directory for each replica.
 
 use perdura_cluster::create::{self, Place, PlacesError};
-use perdura_protocol::configuration::{Durability, Parameters};
+use perdura_protocol::configuration::{CHECKPOINT_MS, Durability, Parameters};
 use perdura_protocol::{Faults, FaultsError, ServiceName};
 use perdura_typed::{Service, name_of};
 use std::path::{Path, PathBuf};
@@ -119,7 +119,10 @@ impl Builder {
     /// # Errors
     /// [`CreateError`]; nothing of the kind is there then that could be taken for a cluster.
     pub fn create<S: Service>(self) -> Result<Cluster, CreateError> {
-        self.make(name_of::<S>(), |parameters| parameters.versions.service = S::VERSION)
+        self.make(name_of::<S>(), |parameters| {
+            parameters.versions.service = S::VERSION;
+            parameters.checkpoint_ms = S::TAKES_LONG.then_some(CHECKPOINT_MS);
+        })
     }
 
     /// The same of one that has the key-value store, in one partition.

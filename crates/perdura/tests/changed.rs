@@ -107,7 +107,7 @@ fn a_version_that_not_all_programs_know_is_not_raised_and_who_lacks_it_is_named(
             1,
             &[
                 "nothing can be raised yet",
-                "The newest that any of them knows: rules 2, service 2; replicas 1, 2 can run only rules 2, service 1",
+                "The newest that any of them knows: rules 3, service 2; replicas 1, 2 can run only rules 3, service 1",
             ],
         );
     }
@@ -125,7 +125,7 @@ fn a_version_that_not_all_programs_know_is_not_raised_and_who_lacks_it_is_named(
         group.start::<2>(id);
         group.wait_until_active();
     }
-    assert!(group.run(&upgrade).ok().contains("raised to: rules 2, service 2"));
+    assert!(group.run(&upgrade).ok().contains("raised to: rules 3, service 2"));
     assert_eq!(client.execute(&Command::Clear).unwrap(), 0);
     assert!(group.run(&upgrade).ok().contains("there is nothing to raise"));
     client.close();

@@ -48,6 +48,8 @@ struct Raw {
     // Not in files that were written before there was a choice, nor is the next one.
     checkpoint_schedule: Option<String>,
     checkpoint_stretch: Option<u64>,
+    // Only where it was asked for, or the service takes long.
+    checkpoint_ms: Option<u64>,
     max_skew_ms: u64,
     state_limit_mib: u64,
     faults: RawFaults,
@@ -147,6 +149,7 @@ impl Cluster {
             checkpoint_interval: 16_384,
             checkpoint_bytes: 256 * MIB,
             checkpoint_stretch: 16,
+            checkpoint_ms: None,
             schedule: Schedule::Sequential,
             max_skew_ms: 500,
             state_limit_bytes: 8192 * MIB,
@@ -313,6 +316,7 @@ pub(super) fn render_parameters(p: &Parameters, format: u32) -> String {
          checkpoint_mib = {}\n\
          # For a large state up to so many times rarer (1: never).\n\
          checkpoint_stretch = {}\n\
+         {}\
          # One replica after the other (sequential), or all at once (coordinated).\n\
          checkpoint_schedule = \"{}\"\n\
          # A proposal whose time differs more from a replica's clock is not voted for.\n\
@@ -330,6 +334,7 @@ pub(super) fn render_parameters(p: &Parameters, format: u32) -> String {
         p.checkpoint_interval,
         p.checkpoint_bytes / MIB,
         p.checkpoint_stretch,
+        checkpoint_time_text(p.checkpoint_ms),
         p.schedule.name(),
         p.max_skew_ms,
         p.state_limit_bytes / MIB,
@@ -432,6 +437,10 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         checkpoint_interval: within("checkpoint_interval_slots", interval, 64, 1 << 20)?,
         checkpoint_bytes: within("checkpoint_mib", raw.checkpoint_mib, 1, MIB)? * MIB,
         checkpoint_stretch: within("checkpoint_stretch", stretch, 1, 64)?,
+        checkpoint_ms: match raw.checkpoint_ms {
+            None => None,
+            Some(ms) => Some(within("checkpoint_ms", ms, 1_000, 3_600_000)?),
+        },
         schedule,
         max_skew_ms: within("max_skew_ms", raw.max_skew_ms, 1, 3_600_000)?,
         state_limit_bytes: within("state_limit_mib", raw.state_limit_mib, 1, MIB)? * MIB,
@@ -462,6 +471,13 @@ fn versions(raw: &Raw, file: &str) -> Result<Versions> {
         (_, None, _) => bail!("{file}: the field `rules` is missing"),
         (_, _, None) => bail!("{file}: the field `service_version` is missing"),
     }
+}
+
+/// The lines of a time that makes checkpoints due, if one does.
+fn checkpoint_time_text(ms: Option<u64>) -> String {
+    ms.map_or_else(String::new, |ms| {
+        format!("# However little came, it is due after this long while commands come.\ncheckpoint_ms = {ms}\n")
+    })
 }
 
 /// The lines of the versions.

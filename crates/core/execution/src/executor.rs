@@ -1,8 +1,8 @@
 //! The machine of a replica, and where its boundaries are: all that changes when a batch is executed, in one place.
 //!
 //! A boundary is a slot at which every replica digests its state: after so many slots or bytes of batches, which depend on how large the
-//! state was at the boundary before ([`Parameters::boundary`]), and before a new configuration starts (rule D8). All count alike, so all agree
-//! on where it is, and the snapshot is taken there and nowhere else (rule D7).
+//! state was at the boundary before, after so much work or time ([`Parameters::boundary`]), and before a new configuration starts (rule D8).
+//! All count alike, so all agree on where it is, and the snapshot is taken there and nowhere else (rule D7).
 
 use crate::asked::Asked;
 use crate::boxed::AnyService;
@@ -10,7 +10,10 @@ use crate::machine::{Executed, Machine, Reply};
 use crate::snapshot::StateSnapshot;
 use crate::view::{News, Touched};
 use perdura_protocol::configuration::{Configuration, Interval, Parameters};
-use perdura_protocol::{Batch, Digest, Slot, seeded};
+use perdura_protocol::{Batch, Digest, Slot, Time, seeded};
+
+/// The rules under which what commands cost makes a boundary due.
+const COSTS_COUNT: u16 = 3;
 
 /// A slot at which every replica digests its state.
 #[derive(Debug)]
@@ -36,12 +39,31 @@ pub struct ExecutedBatch {
     pub boundary: Option<Boundary>,
 }
 
+/// What came since the last boundary.
+#[derive(Default)]
+struct Since {
+    slots: u64,
+    bytes: u64,
+    cost: u64,
+    // The agreed time of its first slot.
+    from: Option<Time>,
+}
+
+impl Since {
+    fn is_due(&self, now: Time, due: &Interval) -> bool {
+        let ms = now.0.saturating_sub(self.from.unwrap_or(now).0);
+        self.slots >= due.slots
+            || self.bytes >= due.bytes
+            || self.cost >= due.cost
+            || due.time.is_some_and(|(due, slots)| ms >= due && self.slots >= slots)
+    }
+}
+
 /// See the module.
 pub struct Executor {
     machine: Machine<AnyService>,
     parameters: Parameters,
-    // What came since the last boundary, and what makes the next one due.
-    since: Interval,
+    since: Since,
     due: Interval,
     // The last slot before a configuration that was ordered.
     forced: Option<Slot>,
@@ -71,8 +93,7 @@ impl Executor {
         let latest = machine.configurations().last();
         let pending = latest.filter(|latest| latest.from_slot > machine.slot().next());
         let (forced, parameters) = (pending.map(before), parameters.clone());
-        let since = Interval { slots: 0, bytes: 0 };
-        Executor { machine, parameters, since, due, forced, replays: false }
+        Executor { machine, parameters, since: Since::default(), due, forced, replays: false }
     }
 
     /// The same, which tells there what its service is being asked.
@@ -143,21 +164,26 @@ impl Executor {
             let forgotten = seeded!(NoForcedCheckpoint) && !self.replays;
             self.forced = Some(before(configuration)).filter(|_| !forgotten);
         }
-        let boundary = self.count(slot, batch.raw().len() as u64);
+        let cost = executed.costs.values().sum();
+        let boundary = self.count(slot, batch.raw().len() as u64, cost);
         let boundary = boundary.filter(|_| !(seeded!(BoundaryForgotten) && self.replays));
         let boundary = boundary.map(|forced| self.take(forced));
         ExecutedBatch { slot, history, executed, boundary }
     }
 
-    /// A slot was executed that had so many bytes. If it is a boundary, whether it is a forced one.
-    fn count(&mut self, slot: Slot, bytes: u64) -> Option<bool> {
+    /// A slot was executed that had so many bytes, and commands that cost so much. If it is a boundary, whether it is a forced one.
+    fn count(&mut self, slot: Slot, bytes: u64, cost: u64) -> Option<bool> {
+        let now = self.machine.time();
         self.since.slots += 1;
         self.since.bytes += bytes;
+        if self.machine.versions().rules >= COSTS_COUNT {
+            self.since.cost = self.since.cost.saturating_add(cost);
+        }
+        self.since.from.get_or_insert(now);
         let forced = self.forced.take_if(|forced| *forced == slot).is_some();
-        let due =
-            self.since.slots >= self.due.slots || self.since.bytes >= self.due.bytes || forced;
+        let due = self.since.is_due(now, &self.due) || forced;
         if due {
-            self.since = Interval { slots: 0, bytes: 0 };
+            self.since = Since::default();
             self.due = self.parameters.boundary(self.machine.state_bytes());
         }
         due.then_some(forced)

@@ -3,12 +3,16 @@
 use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{
-    Executed, ExecutionContext, Failure, RestoreError, SESSION_BODIES, Service, Snapshot,
+    Executed, ExecutionContext, Executor, Failure, Machine, RestoreError, SESSION_BODIES, Service,
+    Snapshot,
 };
-use perdura_protocol::limits::{COMMAND_COST, SLOT_COST};
+use perdura_protocol::configuration::Parameters;
+use perdura_protocol::limits::{COMMAND_COST, COST_PER_MS, SLOT_COST};
 use perdura_protocol::{
-    Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId, Time,
+    Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId, Slot, Time,
+    Versions,
 };
+use std::slice;
 use std::sync::Arc;
 
 /// Commands say what they cost, in KiB, how much they answer, in KiB, and whether they may be put off.
@@ -325,4 +329,49 @@ fn a_restored_replica_puts_off_the_same() {
         put_off += executed.put_off.values().sum::<u64>();
     }
     assert!(put_off > 30, "{put_off}");
+}
+
+/// The first boundary of an executor whose batches are `apart` ms from each other and have a command each, and what the commands had cost then.
+fn first_boundary(tune: impl FnOnce(&mut Parameters), apart: u64, command: &Bytes) -> (u64, u64) {
+    let mut parameters = Parameters { checkpoint_interval: 300, ..parameters() };
+    tune(&mut parameters);
+    let machine = Machine::new(&parameters, genesis(), Box::new(Works::default()) as _).unwrap();
+    let mut executor = Executor::first(&parameters, machine);
+    let (of, mut cost) = (session(ALICE, 1_000_000), 0);
+    for slot in 1..=300 {
+        let asks = match slot {
+            1 => opening(of),
+            _ => frame(of, slot - 1, slot - 1, slice::from_ref(command)),
+        };
+        let batch = Batch::requests(Time(slot * apart), vec![asks]);
+        let ran = executor.execute(Slot(slot), &batch, &mut |reply| {
+            assert!(matches!(reply.outcome, Outcome::Service(_) | Outcome::Opened), "{reply:?}");
+        });
+        cost += ran.executed.costs.values().sum::<u64>();
+        if ran.boundary.is_some() {
+            return (slot, cost);
+        }
+    }
+    panic!("no boundary in 300 slots");
+}
+
+#[test]
+fn a_boundary_is_due_by_time_and_by_costs_too() {
+    let second = |parameters: &mut Parameters| parameters.checkpoint_ms = Some(1_000);
+    let light = work(1, 0);
+    assert_eq!(first_boundary(|_| (), 1_000, &light).0, 300, "by slots");
+    // As many slots as it takes, or as much time, from the first slot on.
+    assert_eq!(first_boundary(second, 1_000, &light).0, 16);
+    assert_eq!(first_boundary(second, 10, &light).0, 101);
+    assert_eq!(first_boundary(second, 0, &light).0, 300);
+    let heavy = work(COMMAND_COST / KIB - 1, 0);
+    let (slot, cost) = first_boundary(second, 0, &heavy);
+    let due = 1_000 * COST_PER_MS;
+    assert!(cost >= due && cost < due + COMMAND_COST, "{cost} in slot {slot}");
+    let before = |parameters: &mut Parameters| {
+        second(parameters);
+        parameters.versions = Versions { rules: 2, service: 1 };
+    };
+    assert_eq!(first_boundary(before, 0, &heavy).0, 300);
+    assert_eq!(first_boundary(|_| (), 0, &heavy).0, 300, "as much as 20 s have");
 }

@@ -7,7 +7,7 @@ use perdura_execution::{
     StateSnapshot,
 };
 use perdura_protocol::configuration::{Parameters, Schedule};
-use perdura_protocol::versions::VersionError;
+use perdura_protocol::versions::{RULES, VersionError};
 use perdura_protocol::{
     AdminCommand, Batch, ClientList, Decode, Encode, Outcome, PublicKey, RefusalReason, Time,
     Versions, limits,
@@ -126,30 +126,34 @@ fn versions_are_raised_behind_their_slot_and_never_lowered() {
     let batch = Batch::requests(
         Time(1),
         vec![
-            frame(root, 0, 1, &[raise(2, 2)]),
+            frame(root, 0, 1, &[raise(RULES, 2)]),
             frame(alice, 0, 1, &[service("count")]),
-            frame(root, 0, 2, &[raise(2, 1)]),
+            frame(root, 0, 2, &[raise(RULES, 1)]),
         ],
     );
     let executed = replica.execute(&batch);
     assert_eq!(executed.outdated, None);
     let outcomes: Vec<Outcome> = executed.replies.into_iter().map(|one| one.outcome).collect();
     assert_eq!(outcomes[..2], [DONE, reply(&format!("1 (1, {LIMIT})"))], "not in the same slot");
-    assert!(refusal(&outcomes[2]).contains("rules 2, service 2 already"), "it is ordered");
-    assert_eq!(replica.0.versions(), Versions { rules: 2, service: 2 });
+    assert!(refusal(&outcomes[2]).contains("rules 3, service 2 already"), "it is ordered");
+    assert_eq!(replica.0.versions(), Versions { rules: RULES, service: 2 });
     assert_eq!(replica.one(alice, 2, &service("count")), reply(&format!("11 (2, {LIMIT})")));
     let before = replica.0.snapshot().manifest();
     for (number, (command, text)) in (3..).zip([
-        (raise(2, 1), "is lower"),
+        (raise(RULES, 1), "is lower"),
         (raise(0, 2), "no version 2 of a service under version 0"),
-        (raise(2, 0), "no version 0"),
+        (raise(RULES, 0), "no version 0"),
     ]) {
         let outcome = replica.one(root, number, &command);
         assert!(refusal(&outcome).contains(text), "{outcome:?}");
     }
-    assert_eq!(replica.one(root, 9, &raise(2, 2)), DONE, "the same again, after an interruption");
+    assert_eq!(
+        replica.one(root, 9, &raise(RULES, 2)),
+        DONE,
+        "the same again, after an interruption"
+    );
     assert_eq!(replica.0.versions(), before.versions);
-    let stranger = replica.one(alice, 3, &raise(2, 3));
+    let stranger = replica.one(alice, 3, &raise(RULES, 3));
     assert_eq!(stranger, Outcome::Refused(RefusalReason::NotAdministrator));
 }
 
@@ -160,7 +164,7 @@ fn what_was_raised_is_in_the_state() {
         let mut replica = start(&parameters, 2);
         let fresh = replica.0.snapshot().manifest();
         let outcomes =
-            replica.order(&frame(session(ROOT, 1), 0, 1, &[raise(2, 2), limit(LIMIT + 5)]));
+            replica.order(&frame(session(ROOT, 1), 0, 1, &[raise(RULES, 2), limit(LIMIT + 5)]));
         assert_eq!(outcomes, [DONE, DONE]);
         assert_ne!(replica.0.snapshot().manifest().entries()[0], fresh.entries()[0]);
         let snapshot = replica.0.snapshot();
@@ -183,7 +187,7 @@ fn a_program_that_does_not_know_what_was_ordered_stops_and_a_newer_one_goes_on()
     let parameters = of(Versions::NEW);
     let order = |newest| {
         let mut replica = start(&parameters, newest);
-        let outcome = frame(session(ROOT, 1), 0, 1, &[raise(2, 2)]);
+        let outcome = frame(session(ROOT, 1), 0, 1, &[raise(RULES, 2)]);
         let executed = replica.execute(&Batch::requests(Time(1), vec![outcome]));
         (replica, executed)
     };
@@ -254,7 +258,7 @@ fn a_former_administrators_key_is_void_at_once_and_for_good() {
             frame(session(ROOT, 2), 0, 1, std::slice::from_ref(&carol)),
             opening(session(ROOT, 3)),
             opening(session(new, 1)),
-            frame(session(new, 1), 0, 1, std::slice::from_ref(&raise(2, 2))),
+            frame(session(new, 1), 0, 1, std::slice::from_ref(&raise(RULES, 2))),
         ],
     );
     let replies = replica.execute(&batch).replies;
@@ -305,14 +309,14 @@ fn under_the_first_rules_only_the_administrator_raises_them() {
         assert_eq!(replica.one(root, number, command), MALFORMED);
         assert_eq!(replica.one(alice, number, command), MALFORMED);
     }
-    assert_eq!(replica.one(alice, 4, &raise(2, 1)), MALFORMED);
+    assert_eq!(replica.one(alice, 4, &raise(RULES, 1)), MALFORMED);
     assert_eq!(pieces(&replica.0.snapshot())[0], before);
     assert_eq!(replica.0.state_limit_bytes(), LIMIT);
     assert_eq!(replica.0.service().segments, usize::MAX, "0.1.0 knows no bound");
-    assert_eq!(replica.one(root, 4, &raise(2, 2)), DONE);
+    assert_eq!(replica.one(root, 4, &raise(RULES, 2)), DONE);
     assert_eq!(replica.0.service().segments, 400_000);
     let after = replica.0.snapshot();
-    assert_eq!(after.manifest().versions, Versions { rules: 2, service: 2 });
+    assert_eq!(after.manifest().versions, Versions { rules: RULES, service: 2 });
     assert_ne!(pieces(&after)[0], before);
     let mut copy = restored(&parameters, &after, 2).unwrap();
     for replica in [&mut replica, &mut copy] {

@@ -5,7 +5,7 @@ use crate::codec::{Decode, DecodeError, Encode, Reader, encode_list};
 use crate::fields::Fields;
 use crate::ids::{ClusterId, Digest, ReplicaId, Slot};
 use crate::keys::PublicKey;
-use crate::limits;
+use crate::limits::{self, COST_PER_MS};
 use crate::partitions::{Map, PartitionId};
 use crate::quorum::Faults;
 use crate::statement::Context;
@@ -172,7 +172,19 @@ pub struct Interval {
     pub slots: u64,
     /// Bytes of batches, at least 1.
     pub bytes: u64,
+    /// What their commands cost under rules that know costs for it (version 3), at least 1.
+    pub cost: u64,
+    /// Agreed time since the first slot, milliseconds, and how many slots it takes besides.
+    pub time: Option<(u64, u64)>,
 }
+
+/// Slots before which agreed time makes no checkpoint due: what is asked for rarely is replayed soon. A slot takes no longer than half a
+/// second by default, unless one command does.
+const TIMED_SLOTS: u64 = 16;
+
+/// How long it takes at most to execute what is between two checkpoints of a replica, if nothing else is said, milliseconds. A log goes back by
+/// less than three of them, so that a replay takes about a minute at most.
+pub const CHECKPOINT_MS: u64 = 20_000;
 
 /// Most slots between two checkpoints of a replica: for each slot in its log it keeps some hundred
 /// bytes in memory.
@@ -196,6 +208,9 @@ pub struct Parameters {
     pub checkpoint_bytes: u64,
     /// How many times rarer the checkpoints of a large state may be, 1 to 64; see [`Parameters::boundary`].
     pub checkpoint_stretch: u64,
+    /// Agreed milliseconds after which a checkpoint is due even earlier, 1,000 to 3,600,000, for services whose commands take long: what took
+    /// no longer to execute takes no longer to replay. Without it a checkpoint waits for slots, bytes and costs alone.
+    pub checkpoint_ms: Option<u64>,
     /// Who stores which checkpoint.
     pub schedule: Schedule,
     /// Largest difference between a fresh Propose's time and the local clock, milliseconds.
@@ -260,6 +275,10 @@ impl Parameters {
         fields.require("checkpoint-interval", &self.checkpoint_interval);
         fields.require("checkpoint-bytes", &self.checkpoint_bytes);
         fields.require("checkpoint-stretch", &self.checkpoint_stretch);
+        // Clusters that have none have the digest that they always had.
+        if let Some(ms) = &self.checkpoint_ms {
+            fields.require("checkpoint-ms", ms);
+        }
         fields.require("schedule", &(self.schedule as u8));
         fields.require("max-skew-ms", &self.max_skew_ms);
         fields.require("state-limit-bytes", &self.state_limit_bytes);
@@ -307,6 +326,10 @@ impl Parameters {
             out.extend_from_slice(b"stretch");
             self.checkpoint_stretch.encode(&mut out);
         }
+        if let Some(ms) = self.checkpoint_ms {
+            out.extend_from_slice(b"time");
+            ms.encode(&mut out);
+        }
         Digest::of(&out)
     }
 
@@ -319,6 +342,8 @@ impl Parameters {
     /// Counted in bytes, by as many times as it is larger than `checkpoint_bytes`, at most by a quarter
     /// of `checkpoint_stretch`: the log, which is in memory after a restart, stays in proportion to the
     /// state.
+    ///
+    /// What bounds the time of a replay, costs and agreed time, is the same however large the state is.
     #[must_use]
     pub fn boundary(&self, state_bytes: u64) -> Interval {
         let parts = match self.schedule {
@@ -331,7 +356,16 @@ impl Parameters {
         let slots =
             self.checkpoint_interval.saturating_mul(times.clamp(1, stretch)).min(most_slots);
         let bytes = state_bytes.clamp(self.checkpoint_bytes, self.most_checkpoint_bytes());
-        Interval { slots: (slots / parts).max(1), bytes: (bytes / parts).max(1) }
+        let cost = self.checkpoint_ms.unwrap_or(CHECKPOINT_MS).saturating_mul(COST_PER_MS);
+        Interval {
+            slots: (slots / parts).max(1),
+            bytes: (bytes / parts).max(1),
+            cost: (cost / parts).max(1),
+            time: self.checkpoint_ms.map(|ms| {
+                let slots = TIMED_SLOTS.min(slots);
+                ((ms / parts).max(1), (slots / parts).max(1))
+            }),
+        }
     }
 
     /// Most bytes of batches between two checkpoints of a replica, however large the state is.
@@ -465,6 +499,7 @@ mod tests {
             checkpoint_interval: 300,
             checkpoint_bytes: 240 * MIB,
             checkpoint_stretch: 12,
+            checkpoint_ms: None,
             schedule: Schedule::Sequential,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
@@ -484,21 +519,26 @@ mod tests {
             (720 * MIB, 1200, 240 * MIB),
             (u64::MAX, 1200, 240 * MIB),
         ] {
-            let expected = Interval { slots, bytes };
-            assert_eq!(parameters.boundary(state), expected, "{} MiB", state / MIB);
+            let Interval { slots: after, bytes: or, .. } = parameters.boundary(state);
+            assert_eq!((after, or), (slots, bytes), "{} MiB", state / MIB);
         }
         assert_eq!(parameters.most_checkpoint_bytes(), 720 * MIB);
         let stretched = parameters.digest();
         parameters.checkpoint_stretch = 1;
         assert_ne!(parameters.digest(), stretched);
-        let interval = Interval { slots: 100, bytes: 80 * MIB };
+        let cost = CHECKPOINT_MS * COST_PER_MS / 3;
+        let interval = Interval { slots: 100, bytes: 80 * MIB, cost, time: None };
         assert_eq!(parameters.boundary(u64::MAX), interval);
+        parameters.checkpoint_ms = Some(3_000);
+        let interval = Interval { cost: 1_000 * COST_PER_MS, time: Some((1_000, 5)), ..interval };
+        assert_eq!(parameters.boundary(u64::MAX), interval, "whatever the state");
         assert_eq!(parameters.most_checkpoint_bytes(), 240 * MIB);
         parameters.checkpoint_bytes = u64::MAX;
         assert_eq!(parameters.boundary(1 << 40).bytes, u64::MAX / 3, "never by bytes");
         parameters.checkpoint_bytes = 240 * MIB;
         parameters.schedule = Schedule::Coordinated;
-        let interval = Interval { slots: 300, bytes: 240 * MIB };
+        let cost = 3_000 * COST_PER_MS;
+        let interval = Interval { slots: 300, bytes: 240 * MIB, cost, time: Some((3_000, 16)) };
         assert_eq!(parameters.boundary(0), interval);
     }
 
@@ -515,6 +555,7 @@ mod tests {
             checkpoint_interval: 16_384,
             checkpoint_bytes: 1 << 28,
             checkpoint_stretch: 16,
+            checkpoint_ms: None,
             schedule: Schedule::Sequential,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,

@@ -24,6 +24,9 @@ pub const BATCH_TARGET_BYTES: usize = 1024 * 1024;
 /// commands' own, or what takes as long: four replicas on two shared cores take less than 50 ms for it.
 pub const SLOT_COST: u64 = 16 * 1024 * 1024;
 
+/// What of it takes a millisecond, by the same measurement: half of the cores' time was each replica's.
+pub const COST_PER_MS: u64 = SLOT_COST / 25;
+
 /// What one command may cost: it reads as much as the largest reply has, answers it, and looks at hundreds of thousands of entries on the way.
 pub const COMMAND_COST: u64 = 16 * 1024 * 1024;
 

@@ -10,8 +10,9 @@ use std::fmt;
 /// The newest version of the core's rules of execution that this program knows. 0: the rules and the manifest's encoding as of
 /// 0.1.0. 1: the manifest and the
 /// core of the state have their fields by name, which name the versions and the state's limit. 2: what the commands of a slot cost is bounded, and
-/// each client key has a share of it ([`RefusalReason::PutOff`](crate::RefusalReason::PutOff)).
-pub const RULES: u16 = 2;
+/// each client key has a share of it ([`RefusalReason::PutOff`](crate::RefusalReason::PutOff)). 3: what commands cost makes a
+/// checkpoint due ([`Parameters::boundary`](crate::configuration::Parameters::boundary)).
+pub const RULES: u16 = 3;
 
 /// Bytes of a service's name, at most.
 const NAME_BYTES: usize = 48;

@@ -1,7 +1,11 @@
 //! A replica that executes in a stage of its own, which takes its time.
 
+use crate::common;
 use crate::follower::{DEPTH, Follower, put};
-use perdura_protocol::{Batch, Command, Slot};
+use perdura_execution::Asked;
+use perdura_protocol::{Batch, Certificate, Command, Digest, Record, Scheme, Slot, Time, View};
+use perdura_replica::node::{Boot, BootError, Found, Now};
+use std::cell::Cell;
 
 fn slots(follower: &Follower) -> (Slot, Slot) {
     let report = follower.node.report();
@@ -76,6 +80,34 @@ pub fn a_retry_of_what_waits_for_the_stage_waits_too() {
     assert_eq!((follower.jobs.len(), follower.replies), (1, 2));
     follower.work(1);
     assert_eq!((follower.jobs.len(), follower.replies), (0, 3));
+}
+
+/// Of ten batches in its log, each with its mark, one that is to stop after three executes three.
+#[test]
+fn a_replay_that_is_to_stop_does_so_behind_a_batch() {
+    let (mut records, mut history) = (Vec::new(), Digest::ZERO);
+    for slot in (1..=10).map(Slot) {
+        let batch = Batch::tick(Time(slot.0));
+        history = history.chain(slot, batch.digest());
+        let (view, writes) = (View(0), Certificate::default());
+        records.push(Record::Vote { view, slot, batch, writes });
+        records.push(Record::Delivered { slot, history });
+    }
+    let replayed = |most: usize| {
+        let boot = common::boot(0, Scheme::KeyedHash, (1, 0), Vec::new());
+        let found = Found { records: records.clone(), ..Found::default() };
+        let (asked, looks) = (Asked::default(), Cell::new(0));
+        let stops = || looks.replace(looks.get() + 1) == most;
+        let ended = Boot { found, ..boot }.replay(asked.clone(), &stops);
+        (ended, asked.slot())
+    };
+    let (ended, executed) = replayed(3);
+    assert!(matches!(ended, Err(BootError::Stopped)));
+    assert_eq!(executed, Slot(3));
+    let (ended, executed) = replayed(10);
+    assert_eq!(executed, Slot(10));
+    let now = Now { monotonic_ms: 10_000, wall: Time(10_000) };
+    assert_eq!(ended.unwrap().start(now).report().executed, Slot(10));
 }
 
 #[test]

@@ -117,6 +117,8 @@ pub struct Plan {
     pub checkpoint_bytes: u64,
     /// How many times rarer they may be for a large state.
     pub checkpoint_stretch: u64,
+    /// Agreed time between them, milliseconds.
+    pub checkpoint_ms: Option<u64>,
     /// Who stores which checkpoint.
     pub schedule: Schedule,
     /// Whom a replica that was away asks for the state.
@@ -159,12 +161,16 @@ fn draw_service(seed: u64) -> ServiceKind {
     }
 }
 
-/// Those of clusters of 0.1.0 in one run of four, and those without a bound on what a slot costs in one of four. From a stream of its own too.
+/// Those of clusters of 0.1.0 in one run of four, those without a bound on what a slot costs in one of four, and those before costs made
+/// checkpoints due in one of eight. From a stream of its own too.
 fn draw_versions(seed: u64) -> Versions {
+    let rules = |rules| Versions { rules, service: 1 };
+    let before_costs =
+        if Random::new(seed).fork("rules").percent(50) { rules(2) } else { Versions::NEW };
     *Random::new(seed).fork("versions").pick(&[
         Versions::FIRST,
-        Versions { rules: 1, service: 1 },
-        Versions::NEW,
+        rules(1),
+        before_costs,
         Versions::NEW,
     ])
 }
@@ -215,6 +221,11 @@ fn draw_stretch(seed: u64) -> (u64, u64) {
         (1 << 20, 1),
         (64 << 10, 12),
     ])
+}
+
+/// In one run of two checkpoints are due by what commands cost, or by time. From a stream of its own too.
+fn draw_checkpoint_ms(seed: u64) -> Option<u64> {
+    *Random::new(seed).fork("checkpoint time").pick(&[None, None, Some(50), Some(1_000)])
 }
 
 /// Of the runs with the least depth some go slot by slot. From a stream of its own too.
@@ -449,6 +460,7 @@ impl Plan {
             },
             checkpoint_bytes,
             checkpoint_stretch,
+            checkpoint_ms: draw_checkpoint_ms(options.seed),
             schedule: Schedule::Coordinated,
             state_transfer: StateTransfer::default(),
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),

@@ -34,7 +34,9 @@ pub struct Execution {
     pub ahead_ms: u64,
     /// How large the state is then, of a store, bytes.
     pub state_bytes: u64,
-    /// What it cost beyond its own bytes, if it could have been put off for that.
+    /// What it cost beyond its own bytes.
+    pub work: u64,
+    /// The same, if it could have been put off for that.
     pub cost: Option<u64>,
     /// The reply, or the refusal; nothing if the command waits.
     pub reply: Option<Result<Bytes, String>>,
@@ -464,6 +466,14 @@ impl Waiting for Witnessed {
             Inner::Store(_) | Inner::Guest(_) => self.inner.service().state_bytes(),
             Inner::Spaces(_) => 0,
         };
+        let answer = match &reply {
+            Some(Ok(reply)) => reply.len(),
+            Some(Err(text)) => text.len(),
+            None => 0,
+        };
+        // As it came, with a byte that says whose it is.
+        let own = command.len() as u64 + 1;
+        let work = (context.meter.spent() + answer as u64).saturating_sub(own);
         self.write(Step::Executed(Execution {
             slot: context.slot,
             batch: context.batch,
@@ -473,16 +483,8 @@ impl Waiting for Witnessed {
             time: context.time,
             ahead_ms: context.time.0.saturating_sub(context.clock.0),
             state_bytes,
-            cost: (context.meter.is_bounded() && puttable).then(|| {
-                let answer = match &reply {
-                    Some(Ok(reply)) => reply.len(),
-                    Some(Err(text)) => text.len(),
-                    None => 0,
-                };
-                // As it came, with a byte that says whose it is.
-                let own = command.len() as u64 + 1;
-                (context.meter.spent() + answer as u64).saturating_sub(own)
-            }),
+            work,
+            cost: (context.meter.is_bounded() && puttable).then_some(work),
             reply,
         }));
         self.write_released(&released[before..]);

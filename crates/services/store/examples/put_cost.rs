@@ -95,6 +95,7 @@ fn machine() -> Machine<Store> {
         checkpoint_interval: 1024,
         checkpoint_bytes: 64 << 20,
         checkpoint_stretch: 1,
+        checkpoint_ms: None,
         max_skew_ms: 500,
         state_limit_bytes: u64::MAX,
         schedule: Default::default(),

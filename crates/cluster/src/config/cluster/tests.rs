@@ -152,8 +152,8 @@ fn each_wrong_field_is_named_with_its_file() {
     for (from, to, named) in [
         ("format = 2", "format = 4\ncolour = 1", "format is 4"),
         ("format = 2", "format = 1", "format 1 has no rules"),
-        ("rules = 2\n", "", "`rules` is missing"),
-        ("rules = 2", "rules = 9", "rules is 9, and this program knows 1 to 2"),
+        ("rules = 3\n", "", "`rules` is missing"),
+        ("rules = 3", "rules = 9", "rules is 9, and this program knows 1 to 3"),
         ("service_version = 1\n", "", "`service_version` is missing"),
         ("service_version = 1", "service_version = 0", "service_version must be"),
         ("depth = 32", "depth = 0", "depth must be 1 to 256"),

@@ -19,6 +19,7 @@ pub fn settings(
         checkpoint_interval: 64,
         checkpoint_bytes: 1 << 20,
         checkpoint_stretch: 1,
+        checkpoint_ms: None,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
         schedule: Default::default(),

@@ -23,7 +23,7 @@ use perdura_durability::{
 };
 use perdura_execution::{
     AnyService, Asked, Executor, Genesis, GenesisError, Machine, Manifest, ManifestError,
-    RestoreError,
+    RestoreError, StateSnapshot,
 };
 use perdura_protocol::configuration::{Configurations, Durability, Parameters, Schedule};
 use perdura_protocol::message::StateCertificate;
@@ -113,6 +113,9 @@ pub enum BootError {
          Only if this is the very program that wrote it, replace the replica with `perdura replica reinit`, on the machine where admin.toml is"
     )]
     OtherProgram(RestoreError),
+    /// It was asked to, before it had executed what its log holds.
+    #[error("stopped while it executed what its log holds")]
+    Stopped,
 }
 
 /// Which program reads a state that this one does not.
@@ -162,44 +165,85 @@ impl Node {
     /// # Errors
     /// When configuration or checkpoint are not usable.
     pub fn boot(boot: Boot, now: Now) -> Result<Node, BootError> {
-        Node::boot_telling(boot, now, Asked::default())
+        Ok(boot.replay(Asked::default(), &|| false)?.start(now))
     }
+}
 
-    /// The same, which tells there what its service is being asked.
+impl Boot {
+    /// Executes what the log proves decided, batch by batch until `stops`, and tells there what its service is being asked. As long as the
+    /// log, and the state before it, take: nothing is said to others before it has ended, for what this replica said was of the state behind it.
     ///
     /// # Errors
-    /// As [`Node::boot`].
-    pub fn boot_telling(boot: Boot, now: Now, asked: Asked) -> Result<Node, BootError> {
-        let Boot { me, key, scheme, parameters, genesis, entropy, make_service, mut found, .. } =
-            boot;
-        let n = parameters.faults.n();
-        let first = genesis.configuration.clone();
-        let restored = found.checkpoint.is_some();
-        let mut checkpointing = Checkpointing::new(&parameters, Slot(0));
+    /// When configuration or checkpoint are not usable, or it is to stop.
+    pub fn replay(mut self, asked: Asked, stops: &dyn Fn() -> bool) -> Result<Replayed, BootError> {
+        let first = self.genesis.configuration.clone();
+        let restored = self.found.checkpoint.is_some();
+        let (executor, checkpointing) = self.restore(&asked)?;
+        let records = std::mem::take(&mut self.found.records);
+        let certified = certificates(&records);
+        let of_boots =
+            |record: &&Record| matches!(record, Record::Boot { .. } | Record::Heard { .. });
+        let others = records.iter().filter(of_boots).cloned().collect();
+        let restart = self.restart(&executor, records);
+        // Where the log goes back to slot 1, it gives back a state that was lost.
+        let lost = self.found.lost;
+        let lacks = !restored && lost.is_some_and(|lost| restart.delivered() < lost);
+        let awaits = lacks || (!restored && first.id > 0);
+        let restart = if awaits { restart.awaiting_state() } else { restart };
+        let (boundary, digestible) = (None, VecDeque::new());
+        let past = BTreeMap::new();
+        let mut replayed = Replayed {
+            boot: self,
+            executor,
+            checkpointing,
+            restart,
+            past,
+            boundary,
+            digestible,
+            first,
+            restored,
+            lacks,
+            certified,
+            others,
+        };
+        replayed.run(stops)?;
+        Ok(replayed)
+    }
+
+    /// The state of the checkpoint, or the first one; and the older checkpoint, if others may need it.
+    fn restore(&mut self, asked: &Asked) -> Result<(Executor, Checkpointing), BootError> {
+        let (parameters, found) = (&self.parameters, &mut self.found);
+        let mut checkpointing = Checkpointing::new(parameters, Slot(0));
         checkpointing.store_from = found.lost.unwrap_or_default();
-        let mut executor = match found.checkpoint {
+        for record in &found.records {
+            if let Record::Prefix(prefix) = record {
+                checkpointing.prefixes.insert(prefix.slot, prefix.clone());
+            }
+        }
+        let service = || (self.make_service)();
+        let executor = match found.checkpoint.take() {
             None => {
-                let genesis = genesis_of_zero(genesis);
-                let machine = Machine::new(&parameters, genesis, make_service())?;
-                Executor::first(&parameters, machine.telling(asked.clone()))
+                let genesis = genesis_of_zero(self.genesis.clone());
+                let machine = Machine::new(parameters, genesis, service())?;
+                Executor::first(parameters, machine.telling(asked.clone()))
             }
             Some((manifest, pieces)) => {
-                let (service, asked) = (make_service(), asked.clone());
+                let asked = asked.clone();
                 let machine =
-                    Machine::restore_telling(&parameters, &manifest, pieces, service, asked)?;
+                    Machine::restore_telling(parameters, &manifest, pieces, service(), asked)?;
                 checkpointing.kept = manifest.slot;
                 checkpointing.count_from(machine.slot());
                 checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), 0);
                 if seeded!(StretchForgotten) {
-                    Executor::first(&parameters, machine)
+                    Executor::first(parameters, machine)
                 } else {
-                    Executor::at_boundary(&parameters, machine)
+                    Executor::at_boundary(parameters, machine)
                 }
             }
         };
-        if let Some((manifest, pieces)) = found.proven
+        if let Some((manifest, pieces)) = found.proven.take()
             && let Ok(older) =
-                Machine::restore_telling(&parameters, &manifest, pieces, make_service(), asked)
+                Machine::restore_telling(parameters, &manifest, pieces, service(), asked.clone())
         {
             let stored = Stored { apart: true, ..Stored::new(older.snapshot(), manifest) };
             // What comes after it is served from the log.
@@ -207,71 +251,113 @@ impl Node {
             found.records.push(Record::Delivered { slot, history });
             checkpointing.add_older(stored);
         }
-        let certified = certificates(&found.records);
-        let others = found
-            .records
-            .iter()
-            .filter(|record| matches!(record, Record::Boot { .. } | Record::Heard { .. }));
-        let others: Vec<Record> = others.cloned().collect();
-        for record in &found.records {
-            if let Record::Prefix(prefix) = record {
-                checkpointing.prefixes.insert(prefix.slot, prefix.clone());
-            }
+        Ok((executor, checkpointing))
+    }
+
+    /// What the log says beyond the state.
+    fn restart(&self, executor: &Executor, records: Vec<Record>) -> Restart {
+        let (slot, history) = (executor.machine().slot(), executor.machine().history());
+        let vote_after = self.found.vote_after;
+        if records.is_empty() && slot == Slot(0) && vote_after == Slot(0) {
+            return Restart::blank();
         }
-        let mut restart = if found.records.is_empty()
-            && executor.machine().slot() == Slot(0)
-            && found.vote_after == Slot(0)
-        {
-            Restart::blank()
-        } else {
-            let (slot, history) = (executor.machine().slot(), executor.machine().history());
-            Restart::from_log(n, slot, history, found.records, found.vote_after)
-        };
-        // Where the log goes back to slot 1, it gives back a state that was lost.
-        let lacks = !restored && found.lost.is_some_and(|lost| restart.delivered() < lost);
-        if lacks || (!restored && first.id > 0) {
-            restart = restart.awaiting_state();
-        }
+        Restart::from_log(self.parameters.faults.n(), slot, history, records, vote_after)
+    }
+}
+
+/// What a node starts from that has executed what its log holds.
+pub struct Replayed {
+    // Without what was found.
+    boot: Boot,
+    executor: Executor,
+    checkpointing: Checkpointing,
+    restart: Restart,
+    past: BTreeMap<Slot, Past>,
+    // The newest state that is this replica's to store, and those to be digested.
+    boundary: Option<StateSnapshot>,
+    digestible: VecDeque<(u64, StateSnapshot)>,
+    // Of the genesis.
+    first: Configuration,
+    restored: bool,
+    // Its state was lost, and is not in the log.
+    lacks: bool,
+    certified: Vec<StateCertificate>,
+    others: Vec<Record>,
+}
+
+impl Replayed {
+    fn run(&mut self, stops: &dyn Fn() -> bool) -> Result<(), BootError> {
+        let (me, n) = (self.boot.me, self.boot.parameters.faults.n());
         // What was decided before the checkpoint and is still in the log serves laggards.
-        let older = restart.take_older().into_iter();
-        let mut past: BTreeMap<Slot, Past> =
-            older.map(|(slot, digest, history)| (slot, Past { digest, history })).collect();
-        if let Some((oldest, _)) = past.first_key_value() {
-            checkpointing.kept = oldest.previous();
+        for (slot, digest, history) in self.restart.take_older() {
+            self.past.insert(slot, Past { digest, history });
         }
-        let mut boundary = None;
-        let mut digestible = VecDeque::new();
-        executor.set_replays(true);
-        for (slot, batch) in restart.take_replay() {
+        if let Some((oldest, _)) = self.past.first_key_value() {
+            self.checkpointing.kept = oldest.previous();
+        }
+        self.executor.set_replays(true);
+        for (slot, batch) in self.restart.take_replay() {
+            if stops() {
+                return Err(BootError::Stopped);
+            }
             // Who asked is answered from the sessions.
-            let ran = executor.execute(slot, &batch, &mut drop);
+            let ran = self.executor.execute(slot, &batch, &mut drop);
             if let Some(error) = ran.executed.outdated {
                 return Err(BootError::Newer(error));
             }
-            past.insert(slot, Past { digest: batch.digest(), history: ran.history });
+            self.past.insert(slot, Past { digest: batch.digest(), history: ran.history });
             let Some(taken) = ran.boundary else { continue };
-            checkpointing.note_boundary(slot);
+            self.checkpointing.note_boundary(slot);
             if let Some(turn) = taken.turn {
-                digestible.push_back((turn, taken.snapshot.clone()));
-                if digestible.len() > DIGESTING {
-                    digestible.remove(least(digestible.iter().map(|(turn, _)| *turn)));
+                self.digestible.push_back((turn, taken.snapshot.clone()));
+                if self.digestible.len() > DIGESTING {
+                    let turns = self.digestible.iter().map(|(turn, _)| *turn);
+                    self.digestible.remove(least(turns));
                 }
             }
             if is_turn_of(me, n, &taken) {
-                boundary = Some(taken.snapshot);
+                self.boundary = Some(taken.snapshot);
             }
         }
-        executor.set_replays(false);
-        let machine = executor.machine();
+        self.executor.set_replays(false);
+        Ok(())
+    }
+
+    /// Who takes part, as far as state and files say.
+    fn configurations(&self) -> Configurations {
+        let machine = self.executor.machine();
         // What is replayed is replayed on the genesis; who is believed is who takes part now.
-        let newest = boot.latest.clone();
-        let known = if lacks && boot.latest.id > first.id { boot.latest } else { first };
-        let mut configurations = Configurations::new(parameters.cluster, known);
+        let latest = &self.boot.latest;
+        let known = if self.lacks && latest.id > self.first.id { latest } else { &self.first };
+        let mut configurations = Configurations::new(self.boot.parameters.cluster, known.clone());
         let executed = machine.configurations().last().map_or(0, |configuration| configuration.id);
         // A state knows them all; the file's may be newer than what was executed.
-        if restored || executed >= configurations.latest().id {
+        if self.restored || executed >= configurations.latest().id {
             configurations.restart(machine.configurations());
         }
+        configurations
+    }
+
+    fn place(&self) -> Place {
+        let parameters = &self.boot.parameters;
+        let baseline = parameters.durability == Durability::SyncNaive
+            || parameters.schedule == Schedule::StopTheWorld;
+        if baseline {
+            return Place::Inline;
+        }
+        self.boot.place.unwrap_or_else(|| match self.executor.machine().service().takes_long() {
+            true => Place::Apart,
+            false => Place::Inline,
+        })
+    }
+
+    /// The node takes part from now on.
+    #[must_use]
+    pub fn start(self, now: Now) -> Node {
+        let (configurations, place) = (self.configurations(), self.place());
+        let Replayed { boot, executor, checkpointing, restart, past, certified, others, .. } = self;
+        let Boot { me, key, scheme, parameters, entropy, make_service, found, latest, .. } = boot;
+        let n = parameters.faults.n();
         let settings = Settings {
             me,
             key: key.clone(),
@@ -281,28 +367,22 @@ impl Node {
             window: limits::WINDOW,
             one_seeder: boot.state_transfer == StateTransfer::SingleSender,
         };
+        let machine = executor.machine();
         let mut agreement = Agreement::new(settings, configurations, restart, now);
         agreement.set_due(machine.due());
-        let latest = newest.id.max(agreement.configurations().latest().id);
-        let context = Context { cluster: parameters.cluster, configuration: latest };
+        agreement.set_administrator(machine.administrator());
+        let newest = latest.id.max(agreement.configurations().latest().id);
+        let context = Context { cluster: parameters.cluster, configuration: newest };
         let own = found.boot.map(|boot| OwnBoots {
-            announcement: Self::announce(&key, context, boot),
+            announcement: Node::announce(&key, context, boot),
             before: found.former_boots,
         });
         if own.is_some() {
             agreement.compare_first();
         }
         let boots = Boots::new(parameters.faults, own, &others);
-        agreement.set_administrator(machine.administrator());
         let (logged_slot, inspector) = (machine.slot(), machine.inspector().clone());
         let scrubbed = machine.snapshot();
-        let baseline = parameters.durability == Durability::SyncNaive
-            || parameters.schedule == Schedule::StopTheWorld;
-        let by_service = || match machine.service().takes_long() {
-            true => Place::Apart,
-            false => Place::Inline,
-        };
-        let place = if baseline { Place::Inline } else { boot.place.unwrap_or_else(by_service) };
         let inspector = if place == Place::Apart { inspector.apart() } else { inspector };
         let (execution, taken) = Execution::new(place, executor);
         let mut node = Node {
@@ -366,7 +446,7 @@ impl Node {
             malformed: 0,
             stages: Stages::default(),
             parameters,
-            newest,
+            newest: latest,
         };
         let members = node.linked(node.configuration());
         node.outputs.extend(taken);
@@ -375,14 +455,14 @@ impl Node {
         node.recall_certificates(certified);
         // Else peers that stopped on either side of a boundary would certify no state, and an idle
         // group could give none to a laggard.
-        for (turn, snapshot) in digestible {
+        for (turn, snapshot) in self.digestible {
             node.digest(turn, false, snapshot);
         }
-        if let Some(snapshot) = boundary {
+        if let Some(snapshot) = self.boundary {
             node.store(snapshot);
         }
         node.carry_out(now);
-        Ok(node)
+        node
     }
 }
 

@@ -46,7 +46,7 @@ mod unexecuted;
 mod waiting;
 
 pub use backlog::{BACKLOG_BYTES, NOTE_BYTES};
-pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Unusable, recover};
+pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Replayed, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use company::{CompanyReport, MemberReport, offset_text, seconds};
 pub use differences::Difference;

@@ -15,6 +15,7 @@ mod event_loop;
 mod http;
 mod keeper;
 mod metrics;
+mod opening;
 mod pace;
 mod panicked;
 mod reaper;
@@ -35,20 +36,20 @@ pub use device::LogDevice;
 use device::Paced;
 pub use server::{OnServer, Server, ServerShutdown, Work};
 
-use crate::node::{self, Boot, BootError, Node, Now, Place, RecoverError, Stages, StateTransfer};
+use crate::node::{self, BootError, Now, Place, RecoverError, Stages, StateTransfer};
 use courier::Courier;
 use event_loop::EventLoop;
+use opening::{Opened, Opening};
 use perdura_durability::storage::CloseError;
 use perdura_durability::{
-    CheckpointError, Checkpoints, Expectation, FORMAT_VERSION, FileDisk, Log, OpenError, Options,
-    storage,
+    CheckpointError, Checkpoints, Expectation, FORMAT_VERSION, FileDisk, Log, OpenError, storage,
 };
 pub use perdura_execution::panic_is_expected;
 use perdura_execution::{
     AnyService, Asked, Call, FailingMemory, Genesis, Service, ServicePanic, any_service,
 };
 use perdura_protocol::configuration::{Durability, Member, Parameters, Schedule};
-use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Slot, Time};
+use perdura_protocol::{Configuration, ReplicaId, SecretKey, Slot, Time};
 use perdura_transport::{BindError, Hub, HubConfig, Lane, MemberAddress};
 use repairs::Repairs;
 use starting::Ending;
@@ -539,52 +540,23 @@ fn begin(
         }
     }
     starting.reads(&config.data, Instant::now());
-    // Only now: opening the directory notes that this replica has run, and after that it may be
-    // that it can never run again (durability `none`).
-    let parameters = &config.parameters;
-    let (usual_bytes, most_bytes) =
-        (parameters.checkpoint_bytes, parameters.most_checkpoint_bytes());
-    let options = Options::for_checkpoints_of(usual_bytes, most_bytes);
-    let opened = storage::open(disk, &expectation, &options)?;
-    hub.announce(opened.boot);
-    transfers.announce(opened.boot);
+    let opening = Opening {
+        config: Arc::clone(config),
+        expectation,
+        entropy,
+        make_service: Arc::clone(make_service),
+        asked: shutdown.0.asked.clone(),
+        starting,
+    };
+    let opened = opening::beside(&mut hub, shutdown, move |stops| opening.open(disk, stops))?;
+    let Some(Opened { boot, replayed, log, checkpoints }) = opened else { return Ok(None) };
+    hub.announce(boot);
+    transfers.announce(boot);
     let courier = Courier::new(transfers, config.parameters.faults.n());
-    let recovered = match node::recover(opened) {
-        Ok(recovered) => recovered,
-        Err(unusable) => {
-            let node::Unusable { error, log, checkpoints } = *unusable;
-            return Err(give_up(log, checkpoints, error.into()));
-        }
-    };
-    for warning in &recovered.warnings {
-        tracing::warn!("{warning}");
-    }
-    for experiment in experiments(config) {
-        tracing::warn!("experiment: {experiment}");
-    }
-    let make_service = Arc::clone(make_service);
-    let last = recovered.found.last_slot();
-    let boot = Boot {
-        me: config.id,
-        key: config.key.clone(),
-        scheme: Scheme::Ed25519,
-        parameters: config.parameters.clone(),
-        genesis: config.genesis.clone(),
-        latest: config.latest.clone(),
-        entropy: perdura_protocol::Digest::of(&entropy).0,
-        make_service: Box::new(move || make_service()),
-        found: recovered.found,
-        backlog_bytes: node::BACKLOG_BYTES,
-        place: config.place,
-        state_transfer: config.state_transfer,
-    };
-    let asked = shutdown.0.asked.clone();
-    // It runs what the log holds.
-    starting.runs(asked.clone(), last);
-    let booted = panicked::catching(|| Ok(Node::boot_telling(boot, clock.now(), asked)?));
-    let mut node = match booted {
+    // What a minute took to replay is no minute in which it waited for others.
+    let mut node = match panicked::catching(|| Ok(replayed.start(clock.now()))) {
         Ok(node) => node,
-        Err(error) => return Err(give_up(recovered.log, recovered.checkpoints, error)),
+        Err(error) => return Err(give_up(log, checkpoints, error)),
     };
     if config.profile {
         *node.stages() = Stages::by(thread_nanoseconds);
@@ -597,7 +569,7 @@ fn begin(
     );
     let config = Arc::clone(config);
     let event_loop = EventLoop::start(config, clock, (hub, courier), node, shared, repairs);
-    Ok(Some(Life { event_loop, log: recovered.log, checkpoints: recovered.checkpoints }))
+    Ok(Some(Life { event_loop, log, checkpoints }))
 }
 
 /// Processor time of the thread that asks.

@@ -32,6 +32,8 @@ struct Come {
     /// What it runs is asked here, up to this slot.
     runs: Mutex<Option<(Asked, Slot)>>,
     seen: Mutex<Option<Seen>>,
+    /// At which slot of the log it was first found.
+    found: Mutex<Option<(Slot, Instant)>>,
     ended: AtomicBool,
 }
 
@@ -122,7 +124,11 @@ impl Starting {
                 slot if is_restoring(&asked) => {
                     format!("starting: restoring the state of slot {slot}")
                 }
-                slot => format!("starting: running what the log holds, slot {slot} of {last}"),
+                slot => {
+                    let text =
+                        format!("starting: running what the log holds, slot {slot} of {last}");
+                    text + &self.left(slot, last, now)
+                }
             };
         }
         let Some(Seen { begun, .. }) = *self.seen() else { return "starting".to_owned() };
@@ -139,6 +145,18 @@ impl Starting {
             }
         }
         text + "; then the state is restored, and what the log holds is run"
+    }
+
+    /// How long what is left of the log will take, in words, by how long it took since somebody asked first.
+    fn left(&self, slot: Slot, last: Slot, now: Instant) -> String {
+        let mut found = self.0.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, since) = *found.get_or_insert((slot, now));
+        let (ran, left) = (slot.0.saturating_sub(first.0), last.0.saturating_sub(slot.0));
+        let took = now.saturating_duration_since(since).as_secs_f64();
+        match ran {
+            0 => String::new(),
+            _ => format!("; about {:.0} s left", (took * left as f64 / ran as f64).max(1.0)),
+        }
     }
 
     /// Writes that to the log now and then, from a thread of its own, until it has ended.
@@ -227,6 +245,12 @@ mod tests {
         });
         assert!(starting.goes_on(later(701)) && !starting.goes_on(later(730)));
         assert_eq!(starting.text(later(701)), "starting: running what the log holds, slot 7 of 9");
+        asked.about(Call::Execute, Slot(8), || {
+            assert_eq!(
+                starting.text(later(711)),
+                "starting: running what the log holds, slot 8 of 9; about 10 s left"
+            );
+        });
         starting.end();
         starting.read(1_000_000);
         assert_eq!(starting.0.read_bytes.load(Ordering::Relaxed), 9_000_000);

@@ -21,6 +21,7 @@ fn parameters(scheme: Scheme, (u, r): (u8, u8)) -> Parameters {
         checkpoint_interval: 64,
         checkpoint_bytes: 1 << 24,
         checkpoint_stretch: 1,
+        checkpoint_ms: None,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
         schedule: Default::default(),

@@ -82,6 +82,7 @@ impl Follower {
             checkpoint_interval: 1 << 20,
             checkpoint_bytes: 1 << 40,
             checkpoint_stretch: 1,
+            checkpoint_ms: None,
             ..boot.parameters
         });
         let boot = Boot { parameters, backlog_bytes: BACKLOG_BYTES, place: Some(place), ..boot };

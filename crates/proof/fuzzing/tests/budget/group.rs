@@ -57,6 +57,7 @@ fn node(me: u8, faults: Faults) -> Node {
         checkpoint_interval: 1 << 20,
         checkpoint_bytes: 1 << 40,
         checkpoint_stretch: 1,
+        checkpoint_ms: None,
         schedule: Schedule::Sequential,
         max_skew_ms: 10_000,
         state_limit_bytes: 1 << 30,

@@ -1,11 +1,12 @@
 //! Guards D6 and D7: all replicas checkpoint after the same slots, restarted ones too, else no
 //! state is ever certified. A boundary closer to the one before it than the interval of a small state has a reason:
-//! the bytes of the batches, or a configuration that begins after it. With sequential checkpoints no
+//! the bytes of the batches, what their commands cost, the time that passed, or a configuration that begins after it. With sequential checkpoints no
 //! two replicas store the same state, unless a configuration begins after it.
 
 use crate::violation::{Broken, Check};
+use crate::witness::Execution;
 use perdura_protocol::configuration::{Interval, Schedule};
-use perdura_protocol::{Configuration, Record, Slot};
+use perdura_protocol::{Configuration, Record, SessionId, Slot, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 const RULE: &str = "Boundaries (D6, D7)";
@@ -20,8 +21,31 @@ pub struct Boundaries {
     sequential: bool,
     // Who stored the state after a slot, as its own and not as a transferred one.
     stored: BTreeMap<Slot, BTreeSet<usize>>,
-    // The most bytes that a batch of a slot had.
-    bytes: BTreeMap<Slot, u64>,
+    batches: BTreeMap<Slot, Of>,
+    // What its commands cost, by slot.
+    costs: BTreeMap<Slot, BTreeMap<(SessionId, u64), u64>>,
+}
+
+/// The batches of a slot, of all replicas.
+#[derive(Clone, Copy, Debug)]
+struct Of {
+    most_bytes: u64,
+    first: Time,
+    last: Time,
+}
+
+impl Of {
+    fn one(bytes: u64, time: Time) -> Of {
+        Of { most_bytes: bytes, first: time, last: time }
+    }
+
+    fn and(self, other: Of) -> Of {
+        Of {
+            most_bytes: self.most_bytes.max(other.most_bytes),
+            first: self.first.min(other.first),
+            last: self.last.max(other.last),
+        }
+    }
 }
 
 impl Boundaries {
@@ -33,15 +57,27 @@ impl Boundaries {
             taken: BTreeMap::new(),
             sequential: schedule == Schedule::Sequential,
             stored: BTreeMap::new(),
-            bytes: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            costs: BTreeMap::new(),
         }
     }
 
     /// A disk has these records.
     pub fn appended(&mut self, records: &[Record]) {
         for (slot, batch) in records.iter().filter_map(Record::batch) {
-            let place = self.bytes.entry(slot).or_default();
-            *place = (batch.raw().len() as u64).max(*place);
+            self.batch(slot, Of::one(batch.raw().len() as u64, batch.time()));
+        }
+    }
+
+    fn batch(&mut self, slot: Slot, one: Of) {
+        self.batches.entry(slot).and_modify(|of| *of = of.and(one)).or_insert(one);
+    }
+
+    /// A replica executed a command.
+    pub fn executed(&mut self, execution: &Execution) {
+        if execution.work > 0 {
+            let place = self.costs.entry(execution.slot).or_default();
+            place.insert((execution.session, execution.number), execution.work);
         }
     }
 
@@ -71,9 +107,8 @@ impl Boundaries {
         let slots: Vec<(Slot, usize)> = self.taken.iter().map(|(slot, by)| (*slot, *by)).collect();
         for pair in slots.windows(2) {
             let [(before, first), (slot, second)] = [pair[0], pair[1]];
-            let bytes: u64 = self.bytes.range(before.next()..=slot).map(|(_, bytes)| bytes).sum();
             let early = slot.0 - before.0 < self.least.slots;
-            if early && bytes < self.least.bytes && !begins_after(slot) {
+            if early && !self.has_come(before, slot) && !begins_after(slot) {
                 let what = format!(
                     "replica {first} took a checkpoint after slot {before}, replica {second} after \
                      slot {slot}, for no reason"
@@ -83,32 +118,68 @@ impl Boundaries {
         }
         Ok(())
     }
+
+    /// Whether as much came between two slots as makes a boundary due.
+    fn has_come(&self, before: Slot, slot: Slot) -> bool {
+        let between = before.next()..=slot;
+        let batches = || self.batches.range(between.clone()).map(|(_, of)| of);
+        let bytes: u64 = batches().map(|of| of.most_bytes).sum();
+        let costs = self.costs.range(between.clone());
+        let cost: u64 = costs.flat_map(|(_, of_slot)| of_slot.values()).sum();
+        let first = batches().next().map_or(0, |of| of.first.0);
+        let last = batches().next_back().map_or(0, |of| of.last.0);
+        let slots = slot.0 - before.0;
+        // What was answered again costs a little too.
+        bytes >= self.least.bytes
+            || cost + cost / 4 >= self.least.cost
+            || self
+                .least
+                .time
+                .is_some_and(|(ms, enough)| slots >= enough && last.saturating_sub(first) >= ms)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perdura_protocol::PublicKey;
 
     #[test]
     fn boundaries_are_apart_or_have_a_reason() {
-        let mut checker =
-            Boundaries::new(Interval { slots: 64, bytes: 1 << 20 }, Schedule::Coordinated);
-        checker.taken(0, Slot(64));
-        checker.taken(1, Slot(128));
-        checker.taken(2, Slot(64));
+        let least = Interval { slots: 200, bytes: 1 << 20, cost: 1_000, time: Some((50, 64)) };
+        let mut checker = Boundaries::new(least, Schedule::Coordinated);
+        checker.taken(0, Slot(200));
+        checker.taken(1, Slot(400));
+        checker.taken(2, Slot(200));
         assert!(checker.judge(&[]).is_ok());
-        checker.taken(2, Slot(150));
+        checker.taken(2, Slot(463));
         assert!(checker.judge(&[]).is_err());
-        let begins = Configuration { id: 1, from_slot: Slot(151), members: Vec::new() };
+        let begins = Configuration { id: 1, from_slot: Slot(464), members: Vec::new() };
         assert!(checker.judge(&[begins]).is_ok());
-        checker.bytes.insert(Slot(150), 1 << 20);
-        assert!(checker.judge(&[]).is_ok());
+        let anew = |slot, of| {
+            let mut one = Boundaries::new(least, Schedule::Coordinated);
+            one.taken(0, Slot(200));
+            one.taken(1, Slot(slot));
+            one.batch(Slot(201), Of::one(0, Time(7)));
+            one.batch(Slot(slot), of);
+            one
+        };
+        assert!(anew(263, Of::one((1 << 20) - 1, Time(57))).judge(&[]).is_err());
+        assert!(anew(263, Of::one(1 << 20, Time(7))).judge(&[]).is_ok(), "by bytes");
+        assert!(anew(264, Of::one(0, Time(56))).judge(&[]).is_err());
+        assert!(anew(264, Of::one(0, Time(57))).judge(&[]).is_ok(), "by time");
+        let session = SessionId { client: PublicKey([1; 32]), nonce: 1 };
+        let mut costly = anew(220, Of::one(0, Time(7)));
+        costly.costs.entry(Slot(220)).or_default().insert((session, 1), 500);
+        assert!(costly.judge(&[]).is_err());
+        costly.costs.entry(Slot(210)).or_default().insert((session, 1), 500);
+        assert!(costly.judge(&[]).is_ok(), "by costs");
     }
 
     #[test]
     fn sequential_checkpoints_are_of_one_replica_each() {
-        let mut checker =
-            Boundaries::new(Interval { slots: 16, bytes: 1 << 20 }, Schedule::Sequential);
+        let least = Interval { slots: 16, bytes: 1 << 20, cost: 1 << 30, time: None };
+        let mut checker = Boundaries::new(least, Schedule::Sequential);
         checker.stored(0, Slot(16));
         checker.stored(1, Slot(32));
         // Again, after a restart.

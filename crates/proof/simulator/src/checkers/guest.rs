@@ -327,6 +327,7 @@ mod tests {
             time: Time(number),
             ahead_ms: 0,
             state_bytes: 0,
+            work: 0,
             cost: None,
             reply: Some(reply.map(Bytes::from).map_err(str::to_owned)),
         }

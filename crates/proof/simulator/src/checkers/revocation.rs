@@ -80,6 +80,7 @@ mod tests {
             time: perdura_protocol::Time(0),
             ahead_ms: 0,
             state_bytes: 0,
+            work: 0,
             cost: None,
             reply: Some(Ok(Bytes::new())),
         };

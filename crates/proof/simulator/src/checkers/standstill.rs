@@ -11,10 +11,18 @@ use perdura_protocol::Slot;
 /// links that lose one message in twenty.
 pub const CATCH_UP_US: u64 = 30_000_000;
 
+/// Since when a replica should execute how far, and how long it may take.
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    since_us: u64,
+    target: Slot,
+    most_us: u64,
+}
+
 /// What each replica is to have executed, and since when it should.
 #[derive(Clone, Debug)]
 pub struct Standstill {
-    owed: Vec<Option<(u64, Slot)>>,
+    owed: Vec<Option<Owed>>,
     longest_us: u64,
 }
 
@@ -32,10 +40,18 @@ impl Standstill {
     }
 
     /// A replica has executed `executed`, and others `highest`, of those with which nothing is
-    /// wrong.
-    pub fn stands(&mut self, replica: usize, now_us: u64, executed: Slot, highest: Slot) -> Check {
-        let next = (executed < highest).then_some((now_us, highest));
-        let Some((since_us, target)) = self.owed[replica] else {
+    /// wrong. A slot takes it so long, microseconds: who executes slowly may take longer.
+    pub fn stands(
+        &mut self,
+        replica: usize,
+        now_us: u64,
+        (executed, highest): (Slot, Slot),
+        takes_us: u64,
+    ) -> Check {
+        let behind = highest.0.saturating_sub(executed.0);
+        let most_us = CATCH_UP_US + 2 * behind * takes_us;
+        let next = (behind > 0).then_some(Owed { since_us: now_us, target: highest, most_us });
+        let Some(Owed { since_us, target, most_us }) = self.owed[replica] else {
             self.owed[replica] = next;
             return Ok(());
         };
@@ -43,7 +59,7 @@ impl Standstill {
         if executed >= target {
             self.longest_us = self.longest_us.max(waited_us);
             self.owed[replica] = next;
-        } else if waited_us > CATCH_UP_US {
+        } else if waited_us > most_us {
             let seconds = waited_us / 1_000_000;
             let what = format!(
                 "replica {replica} stands at slot {executed}; nothing was wrong with it for \
@@ -71,14 +87,23 @@ mod tests {
         let mut now_us = 5;
         for slot in 1..100 {
             // One slot behind all the while.
-            assert!(standstill.stands(0, now_us, Slot(slot), Slot(slot + 1)).is_ok());
+            assert!(standstill.stands(0, now_us, (Slot(slot), Slot(slot + 1)), 0).is_ok());
             now_us += CATCH_UP_US / 2;
         }
         assert_eq!(standstill.longest_us(), CATCH_UP_US / 2);
-        assert!(standstill.stands(1, now_us, Slot(7), Slot(8)).is_ok());
-        assert!(standstill.stands(1, now_us + CATCH_UP_US, Slot(7), Slot(9)).is_ok());
-        assert!(standstill.stands(1, now_us + CATCH_UP_US + 1, Slot(7), Slot(9)).is_err());
+        let mut stands = |now_us, highest, takes_us| {
+            standstill.stands(1, now_us, (Slot(7), Slot(highest)), takes_us)
+        };
+        assert!(stands(now_us, 8, 0).is_ok());
+        assert!(stands(now_us + CATCH_UP_US, 9, 0).is_ok());
+        assert!(stands(now_us + CATCH_UP_US + 1, 9, 0).is_err());
         standstill.excused(1);
-        assert!(standstill.stands(1, now_us + CATCH_UP_US + 1, Slot(7), Slot(9)).is_ok());
+        let mut stands = |now_us, highest, takes_us| {
+            standstill.stands(1, now_us, (Slot(7), Slot(highest)), takes_us)
+        };
+        // A hundred slots of 30 ms.
+        assert!(stands(now_us, 107, 30_000).is_ok());
+        assert!(stands(now_us + CATCH_UP_US + 6_000_000, 109, 30_000).is_ok());
+        assert!(stands(now_us + CATCH_UP_US + 6_000_001, 109, 30_000).is_err());
     }
 }

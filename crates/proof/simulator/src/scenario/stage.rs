@@ -357,6 +357,7 @@ fn calm(faults: Faults) -> Plan {
         checkpoint_interval: 64,
         checkpoint_bytes: 1 << 20,
         checkpoint_stretch: 1,
+        checkpoint_ms: None,
         schedule: Schedule::Coordinated,
         state_transfer: StateTransfer::default(),
         log_file_bytes: 16 * 1024,

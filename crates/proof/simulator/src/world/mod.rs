@@ -284,6 +284,7 @@ impl World {
             checkpoint_interval: plan.checkpoint_interval,
             checkpoint_bytes: plan.checkpoint_bytes,
             checkpoint_stretch: plan.checkpoint_stretch,
+            checkpoint_ms: plan.checkpoint_ms,
             max_skew_ms: 500,
             state_limit_bytes,
             schedule: plan.schedule,

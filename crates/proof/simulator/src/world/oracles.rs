@@ -287,6 +287,7 @@ impl World {
             .and_then(|()| versions.try_for_each(|(at, one)| terms.executed(replica, at, one)));
         for execution in executions {
             let known = checkers.exactly_once.known(replica, execution.slot);
+            checkers.boundaries.executed(&execution);
             let alike = answers_alike(self.guest.as_deref(), (replica, &execution), known);
             check = check
                 .and(alike)
@@ -380,7 +381,9 @@ impl World {
             self.checkers.standstill.excused(replica);
             return;
         }
-        let check = self.checkers.standstill.stands(replica, self.now_us, own, highest);
+        let takes_us = self.plan.stages.get(replica).copied().flatten().unwrap_or(0);
+        let standstill = &mut self.checkers.standstill;
+        let check = standstill.stands(replica, self.now_us, (own, highest), takes_us);
         self.check(check);
     }
 

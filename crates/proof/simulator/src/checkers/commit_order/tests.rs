@@ -26,6 +26,7 @@ fn execution(number: u64, command: &StoreCommand, reply: &StoreReply) -> Executi
         time: perdura_protocol::Time(0),
         ahead_ms: 0,
         state_bytes: 0,
+        work: 0,
         cost: None,
         reply: Some(Ok(reply.to_bytes())),
     }

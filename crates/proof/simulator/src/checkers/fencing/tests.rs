@@ -25,6 +25,7 @@ fn executed(client: PublicKey, operation: Operation, reply: &TupleReply) -> Step
         time: perdura_protocol::Time(0),
         ahead_ms: 0,
         state_bytes: 0,
+        work: 0,
         cost: None,
         reply: Some(Ok(reply.to_bytes())),
     })

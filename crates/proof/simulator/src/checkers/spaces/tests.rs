@@ -121,7 +121,7 @@ impl Run {
                 Err(words) => Some(Err(words)),
             };
             let ahead_ms = self.ahead_ms;
-            let (state_bytes, cost) = (0, None);
+            let (state_bytes, work, cost) = (0, 0, None);
             let execution = Execution {
                 slot,
                 batch,
@@ -131,6 +131,7 @@ impl Run {
                 time: perdura_protocol::Time(0),
                 ahead_ms,
                 state_bytes,
+                work,
                 cost,
                 reply,
             };

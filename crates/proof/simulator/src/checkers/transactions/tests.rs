@@ -133,6 +133,7 @@ impl Made {
             time: perdura_protocol::Time(0),
             ahead_ms: 0,
             state_bytes: self.state_bytes,
+            work: 0,
             cost: None,
             reply: Some(Ok(reply.clone())),
         });

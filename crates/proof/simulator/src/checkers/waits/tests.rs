@@ -15,6 +15,7 @@ fn command(number: u64, operation: Operation, reply: Option<TupleReply>) -> Step
         time: perdura_protocol::Time(0),
         ahead_ms: 0,
         state_bytes: 0,
+        work: 0,
         cost: None,
         reply: reply.map(|reply| Ok(reply.to_bytes())),
     })
