@@ -190,7 +190,17 @@ pub fn connect_store_with(
 
 /// A client of one group; inside of a tokio runtime.
 pub fn connect(cluster: &Cluster, key: &KeyFile) -> Result<Client, ConnectError> {
-    Client::connect(config(cluster, key), key.key.clone()).map_err(|source| {
+    connect_to(cluster, key, false)
+}
+
+/// The same of a group whose service may take long for a query, or does not.
+pub fn connect_to(
+    cluster: &Cluster,
+    key: &KeyFile,
+    takes_long: bool,
+) -> Result<Client, ConnectError> {
+    let config = ClusterConfig { takes_long, ..config(cluster, key) };
+    Client::connect(config, key.key.clone()).map_err(|source| {
         let cluster = cluster.path.display().to_string();
         ConnectError { cluster, source }
     })

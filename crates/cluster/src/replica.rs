@@ -215,6 +215,7 @@ pub(crate) fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaCon
         scrub_interval: Duration::from_secs(file.rates.scrub_interval_s),
         state_transfer: file.rates.state_transfer,
         place: file.rates.execution,
+        read_threads: file.rates.read_threads,
         key: file.key,
         parameters: cluster.parameters.clone(),
         genesis: cluster.genesis(id),

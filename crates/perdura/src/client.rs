@@ -83,7 +83,7 @@ impl<S: Service> Client<S> {
         };
         check_service(cluster, S::NAME)?;
         let key = connect::key(key.as_ref(), cluster)?;
-        Ok(Client(perdura_typed::Client::over(connect::connect(cluster, &key)?)))
+        Ok(Client(perdura_typed::Client::over(connect::connect_to(cluster, &key, S::TAKES_LONG)?)))
     }
 
     /// The same with other options: how long calls take at most.

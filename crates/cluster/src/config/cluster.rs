@@ -264,6 +264,7 @@ impl Cluster {
             administrator: Some(self.parameters.administrator),
             named: self.parameters.map.is_some(),
             unreachable_after: None,
+            takes_long: false,
         }
     }
 

@@ -7,6 +7,7 @@ use super::keys::quoted;
 use super::{FORMAT_VERSION, PENDING_REPLICA_FILE, host_port, secret_key};
 use perdura_protocol::SecretKey;
 use perdura_replica::node::{Place, StateTransfer};
+use perdura_replica::runtime::{MOST_READ_THREADS, READ_THREADS};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,7 @@ struct Raw {
     scrub_interval_s: Option<u64>,
     state_transfer: Option<String>,
     execution: Option<String>,
+    read_threads: Option<usize>,
 }
 
 /// An hour.
@@ -44,6 +46,7 @@ pub(super) struct RawRates {
     pub(super) scrub_interval_s: Option<u64>,
     pub(super) state_transfer: Option<String>,
     pub(super) execution: Option<String>,
+    pub(super) read_threads: Option<usize>,
 }
 
 /// Those of one replica, or of each member on a server.
@@ -59,6 +62,8 @@ pub struct Rates {
     pub state_transfer: StateTransfer,
     /// Whether it executes in the event loop, or in a thread beside it; none leaves that to the service.
     pub execution: Option<Place>,
+    /// How many threads answer reads beside that thread, 1 to 64.
+    pub read_threads: usize,
 }
 
 impl Default for Rates {
@@ -68,6 +73,7 @@ impl Default for Rates {
             scrub_interval_s: SCRUB_INTERVAL_S,
             state_transfer: StateTransfer::default(),
             execution: None,
+            read_threads: READ_THREADS,
         }
     }
 }
@@ -75,7 +81,9 @@ impl Default for Rates {
 impl RawRates {
     /// Held against their bounds.
     pub(super) fn check(self, file: &str) -> Result<Rates> {
-        let RawRates { checkpoint_mb_s, scrub_interval_s, state_transfer, execution } = self;
+        let RawRates { checkpoint_mb_s, scrub_interval_s, state_transfer, execution, read_threads } =
+            self;
+        let read_threads = read_threads.unwrap_or(READ_THREADS);
         let scrub_interval_s = scrub_interval_s.unwrap_or(SCRUB_INTERVAL_S);
         ensure!(
             checkpoint_mb_s <= CHECKPOINT_MB_S,
@@ -86,6 +94,10 @@ impl RawRates {
             scrub_interval_s <= MOST_SCRUB_INTERVAL_S,
             "{file}: scrub_interval_s is {scrub_interval_s}, and may be at most {MOST_SCRUB_INTERVAL_S}; 0 turns the \
              scrub off"
+        );
+        ensure!(
+            (1..=MOST_READ_THREADS).contains(&read_threads),
+            "{file}: read_threads is {read_threads}, and 1 to {MOST_READ_THREADS} are possible"
         );
         let state_transfer = match &state_transfer {
             None => StateTransfer::default(),
@@ -101,7 +113,7 @@ impl RawRates {
                 format!("{file}: execution is {name:?}, and one of {all} is expected")
             })?),
         };
-        Ok(Rates { checkpoint_mb_s, scrub_interval_s, state_transfer, execution })
+        Ok(Rates { checkpoint_mb_s, scrub_interval_s, state_transfer, execution, read_threads })
     }
 }
 
@@ -124,6 +136,10 @@ impl Rates {
         if let Some(place) = self.execution {
             text.push_str("# Where it executes: \"inline\", or in a \"thread\" beside agreement, for commands of milliseconds.\n");
             text.push_str(&format!("execution = \"{}\"\n", place.name()));
+        }
+        if self.read_threads != READ_THREADS {
+            text.push_str("# How many threads answer reads beside the one that executes.\n");
+            text.push_str(&format!("read_threads = {}\n", self.read_threads));
         }
         text
     }
@@ -180,6 +196,7 @@ impl ReplicaFile {
             scrub_interval_s: raw.scrub_interval_s,
             state_transfer: raw.state_transfer,
             execution: raw.execution,
+            read_threads: raw.read_threads,
         };
         let rates = rates.check(&file)?;
         Ok(ReplicaFile {

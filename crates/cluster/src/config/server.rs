@@ -25,6 +25,7 @@ struct Raw {
     scrub_interval_s: Option<u64>,
     state_transfer: Option<String>,
     execution: Option<String>,
+    read_threads: Option<usize>,
     resolver_key: Option<String>,
     member: Vec<RawMember>,
 }
@@ -106,6 +107,7 @@ impl ServerFile {
             scrub_interval_s: raw.scrub_interval_s,
             state_transfer: raw.state_transfer,
             execution: raw.execution,
+            read_threads: raw.read_threads,
         };
         let member = |(index, raw): (usize, RawMember)| {
             let field = format!("member[{index}].secret_key");

@@ -184,6 +184,7 @@ impl Cluster {
             administrator: Some(key(99).public()),
             named: false,
             unreachable_after: None,
+            takes_long: false,
         };
         let (orders, inbox) = mpsc::channel();
         let thread = std::thread::spawn(move || {

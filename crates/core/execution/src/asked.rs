@@ -49,6 +49,8 @@ pub enum Call {
     SetStateLimit,
     /// [`crate::Service::query`].
     Query,
+    /// [`crate::Service::readable`].
+    Readable,
     /// [`crate::Interface::footprint`].
     Footprint,
     /// [`crate::Service::session_ended`].
@@ -69,7 +71,7 @@ pub enum Call {
     Segment,
 }
 
-const CALLS: [(Call, &str); 23] = [
+const CALLS: [(Call, &str); 24] = [
     (Call::OnTime, "on_time"),
     (Call::Prefetch, "prefetch"),
     (Call::Execute, "execute"),
@@ -84,6 +86,7 @@ const CALLS: [(Call, &str); 23] = [
     (Call::SetVersion, "set_version"),
     (Call::SetStateLimit, "set_state_limit"),
     (Call::Query, "query"),
+    (Call::Readable, "readable"),
     (Call::Footprint, "footprint"),
     (Call::SessionEnded, "session_ended"),
     (Call::AsksAbout, "asks_about"),
@@ -327,6 +330,16 @@ impl Asked {
             *self.0.caught.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
         None
+    }
+}
+
+impl Asked {
+    /// A read beside execution, of the state after this slot, panicked like that.
+    pub(crate) fn caught_beside(&self, slot: Slot, panic: ServicePanic) {
+        if !self.0.panicked.swap(true, Ordering::Relaxed) {
+            let panic = ServicePanic { slot, ..panic };
+            *self.0.caught.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::interface::Interface;
 use crate::measure::Measure;
 use crate::restore::RestoreError;
 use crate::service::{
-    ExecutionContext, FailingMemory, Failure, QueryContext, Service, Snapshot, StateLimit,
+    ExecutionContext, FailingMemory, Failure, QueryContext, Readable, Service, Snapshot, StateLimit,
 };
 use crate::waiting::{Release, Waiting};
 use bytes::Bytes;
@@ -34,6 +34,10 @@ impl Service for AnyService {
 
     fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         (**self).query(context, command)
+    }
+
+    fn readable(&self) -> Option<Arc<dyn Readable>> {
+        (**self).readable()
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {

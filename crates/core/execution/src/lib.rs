@@ -15,6 +15,7 @@
 mod administration;
 mod alone;
 mod asked;
+mod beside;
 mod boxed;
 mod cost;
 mod executor;
@@ -37,6 +38,7 @@ mod waiting;
 
 pub use alone::Alone;
 pub use asked::{Asked, Call, ServicePanic, Shown, fatal_here, panic_is_expected};
+pub use beside::ReadState;
 pub use boxed::{AnyService, any_service, flip_bit_of};
 pub use cost::{Meter, SESSION_BODIES, TooCostly};
 pub use executor::{Boundary, ExecutedBatch, Executor};
@@ -48,7 +50,8 @@ pub use manifest::{Entry, Manifest, ManifestError, PIECES, SEGMENTS, TooLarge};
 pub use measure::Measure;
 pub use restore::RestoreError;
 pub use service::{
-    ExecutionContext, FailingMemory, Failure, QueryContext, Service, Snapshot, Standing, StateLimit,
+    ExecutionContext, FailingMemory, Failure, QueryContext, Readable, Service, Snapshot, Standing,
+    StateLimit,
 };
 pub use snapshot::StateSnapshot;
 pub use stage::{Done, ExecutionStage, Job, StagedBatch};

@@ -9,11 +9,12 @@
 
 use crate::administration::{Administration, Change, Registry};
 use crate::asked::{Asked, Call, fatal_here};
+use crate::beside::answer;
 use crate::cost::{Meter, Spending, beyond};
 use crate::genesis::{Genesis, GenesisError};
 use crate::interface::Inspector;
 use crate::measure::Measure;
-use crate::outcomes::{sent_back, service_outcome};
+use crate::outcomes::service_outcome;
 use crate::service::{ExecutionContext, Failure, QueryContext, Service};
 use crate::session::{Admission, Session, Token, Withdrawn, body_bytes};
 use crate::sessions::Sessions;
@@ -467,19 +468,11 @@ impl<S: Service> Machine<S> {
         command: &Bytes,
         meter: &Meter,
     ) -> Option<Outcome> {
-        if !self.is_client(client) {
-            return Some(Outcome::Refused(RefusalReason::UnknownClient));
-        }
-        match Command::from_bytes(command.clone()) {
-            Ok(Command::Service(content)) => {
-                let context = QueryContext { client, meter };
-                let ask = || self.service.query(&context, &content);
-                let answer = self.asked.reading(Call::Query, Some(&content), ask);
-                answer.flatten().map(|result| service_outcome(u16::MAX, result)).map(sent_back)
-            }
-            Ok(_) => None,
-            Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
-        }
+        let context = QueryContext { client, meter };
+        answer(self.is_client(client), command, |content| {
+            let ask = || self.service.query(&context, content);
+            self.asked.reading(Call::Query, Some(content), ask)
+        })
     }
 
     /// The last executed slot.

@@ -155,6 +155,12 @@ pub trait Service: Any + Send {
         None
     }
 
+    /// The state as it is now, for reads on other threads while commands change this one. Execution waits for it, as for a snapshot; it is asked
+    /// for while there are reads, after each batch. Without one reads are answered between batches, and batches wait for them.
+    fn readable(&self) -> Option<Arc<dyn Readable>> {
+        None
+    }
+
     /// The state as it is now. Execution waits for it, so it should take microseconds at any size:
     /// share, and copy on write.
     fn snapshot(&self) -> Arc<dyn Snapshot>;
@@ -256,6 +262,12 @@ pub trait Service: Any + Send {
     fn set_state_limit(&mut self, limit: StateLimit) {
         let _ = limit;
     }
+}
+
+/// An unchanging state of a service that is asked by reads.
+pub trait Readable: Send + Sync {
+    /// As [`Service::query`] of the service as it was. Several threads ask at once. A panic is taken for `None`.
+    fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>>;
 }
 
 /// A service whose memory can be made to fail: for tests of what finds it.

@@ -2,6 +2,7 @@
 //! machine that is not there any more. Batches are executed in their order; what is asked of the state as it is may be done before batches that wait
 //! ([`Job::may_overtake`]). Who drives a replica has it on a thread, or in virtual time.
 
+use crate::beside::ReadState;
 use crate::cost::Meter;
 use crate::executor::{ExecutedBatch, Executor};
 use crate::machine::{Reply, Retry};
@@ -45,6 +46,13 @@ pub enum Job {
     },
     /// Give the answers to commands whose numbers are all settled.
     Answer(Retry),
+    /// Give the state as it is, and as it is after each batch up to this slot, for reads beside execution.
+    Share {
+        /// That of this machine; if the stage has another, it does nothing.
+        machine: u64,
+        /// The slot.
+        through: Slot,
+    },
 }
 
 impl Job {
@@ -65,6 +73,7 @@ impl fmt::Debug for Job {
             Job::Execute { machine, slot, .. } => write!(f, "execute {slot} on {machine}"),
             Job::Read { number, .. } => write!(f, "read {number}"),
             Job::Answer(retry) => write!(f, "answer {retry:?}"),
+            Job::Share { machine, through } => write!(f, "share up to {through} on {machine}"),
         }
     }
 }
@@ -82,6 +91,8 @@ pub struct StagedBatch {
     pub let_go: u64,
     /// For a [`crate::View`] of the machine.
     pub news: News,
+    /// The state after it, if that was asked for.
+    pub shared: Option<ReadState>,
 }
 
 /// What a job came to.
@@ -100,6 +111,13 @@ pub enum Done {
         /// What it cost besides its answer.
         cost: u64,
     },
+    /// The state as it is, if its service has one to give.
+    Shared {
+        /// Of this machine.
+        machine: u64,
+        /// The state.
+        state: Option<ReadState>,
+    },
     /// The stage has a machine that it was given.
     Taken {
         /// Its number.
@@ -116,19 +134,26 @@ pub enum Done {
 
 /// See the module.
 #[derive(Default)]
-pub struct ExecutionStage(Option<(u64, Box<Executor>)>);
+pub struct ExecutionStage(Option<Has>);
+
+struct Has {
+    machine: u64,
+    executor: Box<Executor>,
+    // Up to which slot it gives the state after each batch.
+    shares: Slot,
+}
 
 impl ExecutionStage {
     /// What it executes on, once it has a machine.
     #[must_use]
     pub fn executor(&self) -> Option<&Executor> {
-        self.0.as_ref().map(|(_, executor)| &**executor)
+        self.0.as_ref().map(|has| &*has.executor)
     }
 
     /// The same, for tests that damage it.
     #[doc(hidden)]
     pub fn executor_mut(&mut self) -> Option<&mut Executor> {
-        self.0.as_mut().map(|(_, executor)| &mut **executor)
+        self.0.as_mut().map(|has| &mut *has.executor)
     }
 
     /// Does one job. A machine that another takes the place of is freed here.
@@ -145,15 +170,23 @@ impl ExecutionStage {
     /// As [`ExecutionStage::carry_out`].
     pub fn carry_out_telling(&mut self, job: Job, went_on: &mut dyn FnMut()) -> Option<Done> {
         if let Job::Take { machine, executor } = job {
-            self.0 = Some((machine, executor));
+            self.0 = Some(Has { machine, executor, shares: Slot(0) });
             return Some(Done::Taken { machine });
         }
-        let (number, executor) = self.0.as_mut()?;
+        let Has { machine: number, executor, shares } = self.0.as_mut()?;
         let done = match job {
             Job::Take { .. } => None,
-            Job::Execute { machine, slot, batch } => {
-                (machine == *number).then(|| execute(executor, (machine, slot, &batch), went_on))
-            }
+            Job::Execute { machine, slot, batch } => (machine == *number).then(|| {
+                let mut ran = execute(executor, (machine, slot, &batch), went_on);
+                if slot <= *shares {
+                    ran.shared = executor.machine().read_state();
+                }
+                Done::Executed(Box::new(ran))
+            }),
+            Job::Share { machine, through } => (machine == *number).then(|| {
+                *shares = through;
+                Done::Shared { machine, state: executor.machine().read_state() }
+            }),
             Job::Read { number, key, command } => {
                 let (machine, meter) = (executor.machine(), Meter::up_to(limits::COMMAND_COST));
                 let outcome = machine.query_within(key, &command, &meter);
@@ -178,7 +211,7 @@ fn execute(
     executor: &mut Executor,
     (machine, slot, batch): (u64, Slot, &Batch),
     went_on: &mut dyn FnMut(),
-) -> Done {
+) -> StagedBatch {
     let (mut replies, mut bytes, mut let_go) = (Vec::new(), 0, 0);
     let mut by_client: BTreeMap<PublicKey, usize> = BTreeMap::new();
     let (ran, news) = executor.execute_telling(slot, batch, &mut |reply| {
@@ -193,5 +226,5 @@ fn execute(
             replies.push(reply);
         }
     });
-    Done::Executed(Box::new(StagedBatch { machine, ran, replies, let_go, news }))
+    StagedBatch { machine, ran, replies, let_go, news, shared: None }
 }

@@ -2,11 +2,16 @@
 
 use crate::support::*;
 use crate::waiting::Bell;
-use perdura_execution::{Done, ExecutionStage, Executor, Job, Machine, Retry, StagedBatch, View};
-use perdura_protocol::{
-    AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, SessionId, Slot, Time,
-    Versions, limits,
+use bytes::Bytes;
+use perdura_execution::{
+    Done, ExecutionContext, ExecutionStage, Executor, Failure, Job, Machine, Meter, QueryContext,
+    ReadState, Readable, RestoreError, Retry, Service, Snapshot, StagedBatch, View,
 };
+use perdura_protocol::{
+    AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId,
+    Slot, Time, Versions, limits,
+};
+use std::sync::Arc;
 
 /// Small numbers that follow from a seed.
 struct Draw(u64);
@@ -173,4 +178,80 @@ fn a_stage_answers_in_the_state_of_the_batch_before() {
         panic!("it was not answered");
     };
     assert_eq!(outcomes, Vec::<(u64, Outcome)>::new());
+}
+
+/// A counter that is read beside its commands.
+#[derive(Default)]
+struct Read(Counter);
+
+struct Was(u64);
+
+impl Readable for Was {
+    fn query(&self, _: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
+        assert_ne!(command, b"panic", "as it was asked to");
+        Some(Ok(self.0.to_string().into()))
+    }
+}
+
+impl Service for Read {
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
+        self.0.execute(context, command)
+    }
+
+    fn readable(&self) -> Option<Arc<dyn Readable>> {
+        let meter = Meter::without_limit();
+        let context = QueryContext { client: ALICE, meter: &meter };
+        let count = self.0.query(&context, b"get")?.ok()?;
+        Some(Arc::new(Was(std::str::from_utf8(&count).ok()?.parse().ok()?)))
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        self.0.snapshot()
+    }
+
+    fn install(&mut self, index: usize, segment: Bytes) -> Result<(), RestoreError> {
+        self.0.install(index, segment)
+    }
+}
+
+#[test]
+fn a_stage_shares_states_up_to_the_slot_that_it_was_told() {
+    let machine = Replica::around(Box::new(Read::default()) as _).0;
+    let asked = machine.asked().clone();
+    let mut stage = ExecutionStage::default();
+    let executor = Box::new(Executor::first(&parameters(), machine));
+    stage.carry_out(Job::Take { machine: 3, executor });
+    assert!(stage.carry_out(Job::Share { machine: 2, through: Slot(9) }).is_none(), "another's");
+    let id = session(ALICE, 1_000);
+    let mut add = |slot: u64| {
+        let adds = frame(id, slot - 1, slot, &[service("add 5")]);
+        let frames = if slot == 1 { vec![opening(id), adds] } else { vec![adds] };
+        let batch = Batch::requests(Time(1_000 + slot), frames);
+        match stage.carry_out(Job::Execute { machine: 3, slot: Slot(slot), batch }) {
+            Some(Done::Executed(ran)) if slot == 1 => {
+                assert!(ran.shared.is_none());
+                let told = stage.carry_out(Job::Share { machine: 3, through: Slot(2) });
+                let Some(Done::Shared { machine: 3, state: Some(state) }) = told else {
+                    panic!("it shares nothing: {told:?}");
+                };
+                Some(state)
+            }
+            Some(Done::Executed(ran)) => ran.shared,
+            other => panic!("it was not executed: {other:?}"),
+        }
+    };
+    let (first, second, third) = (add(1).unwrap(), add(2).unwrap(), add(3));
+    assert!(third.is_none());
+    let meter = Meter::without_limit();
+    let read = |state: &ReadState, key, command: &str| {
+        (state.slot(), state.query_within(key, &service(command), &meter))
+    };
+    assert_eq!(read(&first, ALICE, "get"), (Slot(1), Some(reply("5"))));
+    assert_eq!(read(&second, ALICE, "get"), (Slot(2), Some(reply("10"))));
+    let unknown = Outcome::Refused(RefusalReason::UnknownClient);
+    assert_eq!(read(&second, CAROL, "get").1, Some(unknown));
+    assert_eq!(second.query_within(ALICE, &Command::Renew.to_bytes(), &meter), None);
+    assert_eq!(read(&second, ALICE, "panic").1, None);
+    let panic = asked.take_caught().unwrap().to_string();
+    assert!(panic.contains("at slot 2") && panic.contains("as it was asked to"), "{panic}");
 }

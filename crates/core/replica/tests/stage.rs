@@ -2,8 +2,10 @@
 
 use crate::common;
 use crate::follower::{DEPTH, Follower, put};
-use perdura_execution::Asked;
-use perdura_protocol::{Batch, Certificate, Command, Digest, Record, Scheme, Slot, Time, View};
+use perdura_execution::{Asked, Job};
+use perdura_protocol::{
+    Batch, Certificate, Command, Digest, Outcome, Record, Scheme, Slot, Time, View,
+};
 use perdura_replica::node::{Boot, BootError, Found, Now};
 use std::cell::Cell;
 
@@ -80,6 +82,54 @@ pub fn a_retry_of_what_waits_for_the_stage_waits_too() {
     assert_eq!((follower.jobs.len(), follower.replies), (1, 2));
     follower.work(1);
     assert_eq!((follower.jobs.len(), follower.replies), (0, 3));
+}
+
+/// What the stage has yet to execute keeps no read waiting that came before, and its answer is of the state that it waited for.
+#[test]
+fn reads_are_answered_beside_the_stage_in_the_state_that_they_wait_for() {
+    let mut follower = Follower::apart();
+    follower.decide(Command::Open, 0);
+    follower.decide(put(1), 1);
+    follower.read(1, "key1");
+    let is_share = |follower: &Follower| {
+        follower.jobs.iter().filter(|job| matches!(job, Job::Share { .. })).count()
+    };
+    assert_eq!((is_share(&follower), follower.reads.len()), (1, 0));
+    // The stage is told at once, and then executes what the read has to see.
+    let share = follower.jobs.len() - 1;
+    let job = follower.jobs.remove(share).unwrap();
+    follower.jobs.push_front(job);
+    follower.work(1);
+    assert!(follower.reads.is_empty(), "the put before it is decided");
+    follower.work(2);
+    assert_eq!(follower.reads.len(), 1);
+    // Others follow, of which one is executed before the answer is there.
+    follower.decide(put(5), 2);
+    follower.decide(put(9), 3);
+    follower.work(1);
+    follower.answer_reads();
+    let [(slot, Some(Outcome::Service(_)))] = &follower.found[..] else {
+        panic!("{:?}", follower.found)
+    };
+    assert_eq!(*slot, Slot(2));
+    // A read that came behind them waits for the last one.
+    follower.read(2, "key1");
+    follower.answer_reads();
+    assert_eq!((follower.found.len(), is_share(&follower)), (1, 0), "the stage shares for a while");
+    follower.work(1);
+    follower.answer_reads();
+    assert_eq!(follower.found.last().unwrap().0, Slot(4));
+    // Nobody reads for a while, and no state is held for nothing: then it is asked for anew.
+    for number in 4..4 + 3 * DEPTH {
+        follower.decide(put(number), number);
+        follower.work(follower.jobs.len());
+        follower.persist();
+    }
+    follower.read(3, "key1");
+    assert_eq!((is_share(&follower), follower.reads.len()), (1, 0));
+    follower.work(1);
+    follower.answer_reads();
+    assert_eq!(follower.found.last().unwrap().0, Slot(4 + 3 * DEPTH));
 }
 
 /// Of ten batches in its log, each with its mark, one that is to stop after three executes three.

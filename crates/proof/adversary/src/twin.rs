@@ -58,6 +58,7 @@ impl Twin {
                     }
                     // It executes itself.
                     Output::Stage(_)
+                    | Output::Read(_)
                     | Output::Scrub { .. }
                     | Output::LetGo(_)
                     | Output::Truncate(_)

@@ -185,6 +185,7 @@ impl ClusterFile {
             administrator: Some(self.administrator),
             named: false,
             unreachable_after: None,
+            takes_long: false,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::options::ServiceKind;
 use bytes::Bytes;
 use perdura_execution::{
     AnyService, Entry, ExecutionContext, FailingMemory, Failure, Interface, Progress, QueryContext,
-    Release, RestoreError, Service, Snapshot, StateLimit, Waiting,
+    Readable, Release, RestoreError, Service, Snapshot, StateLimit, Waiting,
 };
 use perdura_protocol::{Decode, Digest, Encode, SessionId, Slot, Time};
 use perdura_store::Store;
@@ -345,6 +345,10 @@ impl Service for Witnessed {
 
     fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
         self.inner.service().query(context, command)
+    }
+
+    fn readable(&self) -> Option<Arc<dyn Readable>> {
+        self.inner.service().readable()
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {

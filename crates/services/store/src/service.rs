@@ -12,7 +12,7 @@ use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{
     Entry, ExecutionContext, FailingMemory, Failure, Interface, Measure, Meter, QueryContext,
-    Release, RestoreError, Service, Snapshot, StateLimit,
+    Readable, Release, RestoreError, Service, Snapshot, StateLimit,
 };
 use perdura_protocol::{Encode, SessionId, Time, seeded};
 use std::sync::Arc;
@@ -297,6 +297,12 @@ impl FailingMemory for Store {
     }
 }
 
+impl Readable for Store {
+    fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>> {
+        Service::query(self, context, command)
+    }
+}
+
 impl Service for Store {
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, Failure> {
         Ok(self.carry_out(context, command)?)
@@ -310,6 +316,14 @@ impl Service for Store {
             return Some(Err(error));
         }
         self.answer(command, context.meter)
+    }
+
+    /// What a partition remembers beside its entries is shared with nobody.
+    fn readable(&self) -> Option<Arc<dyn Readable>> {
+        self.partition.is_none().then(|| -> Arc<dyn Readable> {
+            let (map, limit) = (self.map.clone(), self.limit);
+            Arc::new(Store { map, limit, partition: None, partial: None })
+        })
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {

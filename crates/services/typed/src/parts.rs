@@ -7,7 +7,7 @@
 //! follow.
 
 use crate::faithful::{self, Unfaithful};
-use crate::journal::{Found, Misfit, forget_dropped};
+use crate::journal::{Found, Journaled, Misfit, forget_dropped};
 use crate::key::Key;
 use crate::scratch::lend;
 use crate::sharded::Sharded;
@@ -46,6 +46,9 @@ enum Does<'a> {
     /// Whether all of it comes back from its bytes.
     Verify(&'a mut Result<(), Unfaithful>),
     Freeze(&'a mut Frozen),
+    /// Shares each with another state, and takes up those of another one.
+    Share(&'a mut Shared),
+    Adopt(&'a Shared, &'a mut Count),
     Install(&'a mut Install),
 }
 
@@ -170,6 +173,14 @@ pub(crate) struct Frozen {
     maps: Vec<Arc<dyn Snapshot>>,
 }
 
+/// The parts of a state, shared with it: what changes one of the two changes nothing of the other.
+#[derive(Default)]
+pub(crate) struct Shared {
+    maps: Vec<Journaled>,
+    // Encoded.
+    values: Vec<Bytes>,
+}
+
 struct Install {
     head: Reader,
     segments: std::vec::IntoIter<Bytes>,
@@ -222,6 +233,12 @@ impl Parts<'_> {
                 (snapshot.segments() as u32).encode(&mut frozen.head);
                 frozen.maps.push(snapshot);
             }
+            Does::Share(shared) => shared.maps.push(map.inner().clone()),
+            Does::Adopt(shared, done) => {
+                let of = shared.maps.get(done.maps).unwrap_or_else(|| panic!("{OTHER_PARTS}"));
+                *map.inner() = of.clone();
+                done.maps += 1;
+            }
             Does::Install(install) => install.part(|head, segments| {
                 let count = u32::decode(head).map_err(malformed)?;
                 if count as usize > segments.len() {
@@ -259,6 +276,15 @@ impl Parts<'_> {
             Does::Verify(found) if found.is_ok() => **found = faithful::of_value(value),
             Does::Verify(_) => {}
             Does::Freeze(frozen) => encoded(value, |bytes| encode_bytes(bytes, &mut frozen.head)),
+            Does::Share(shared) => {
+                let bytes = encoded(value, Bytes::copy_from_slice);
+                shared.values.push(bytes);
+            }
+            Does::Adopt(shared, done) => {
+                let of = shared.values.get(done.values).and_then(|bytes| whole(bytes));
+                *value = of.unwrap_or_else(|| panic!("{OTHER_PARTS}"));
+                done.values += 1;
+            }
             Does::Install(install) => install.part(|head, _| {
                 let bytes = head.bytes("a part of the state", PART_BYTES).map_err(malformed)?;
                 *value = whole(&bytes)
@@ -382,6 +408,20 @@ impl All<'_> {
         let mut frozen = Frozen::default();
         self.each(Does::Freeze(&mut frozen));
         frozen
+    }
+
+    pub fn share(&mut self) -> Shared {
+        let mut shared = Shared::default();
+        self.each(Does::Share(&mut shared));
+        shared
+    }
+
+    /// Makes a first state what was shared.
+    ///
+    /// # Panics
+    /// When it has other parts.
+    pub fn adopt(&mut self, shared: &Shared) {
+        self.each(Does::Adopt(shared, &mut Count::default()));
     }
 
     /// Makes the state what was frozen in these segments.

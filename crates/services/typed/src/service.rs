@@ -5,17 +5,20 @@ use crate::budget;
 use crate::client_key::ClientKey;
 use crate::faithful::Unfaithful;
 use crate::journal::Misfit;
-use crate::parts::{All, Measured, PART_BYTES, Parts};
+use crate::parts::{All, Measured, PART_BYTES, Parts, Shared};
 use crate::wire::{self, Asked};
 use bytes::Bytes;
 use perdura_execution as execution;
-use perdura_execution::{ExecutionContext, Failure, Meter, RestoreError, Snapshot, StateLimit};
+use perdura_execution::{
+    ExecutionContext, Failure, Meter, Readable, RestoreError, Snapshot, StateLimit,
+};
 use perdura_protocol::{PublicKey, ServiceName, limits};
 use perdura_store::limits::{KEY_BYTES, VALUE_BYTES};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -382,6 +385,11 @@ impl<S: Service> execution::Service for Typed<S> {
         Some(answer.map_err(|unfit| unfit.to_string()))
     }
 
+    fn readable(&self) -> Option<Arc<dyn Readable>> {
+        let (shared, version) = (self.all(|all| all.share()), self.version);
+        Some(Arc::new(Beside::<S> { shared, version, of: PhantomData }))
+    }
+
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         Arc::new(self.all(|all| all.freeze()))
     }
@@ -418,6 +426,32 @@ impl<S: Service> execution::Service for Typed<S> {
 
     fn set_state_limit(&mut self, limit: StateLimit) {
         self.limit = limit;
+    }
+}
+
+/// A state of a service, for reads beside its commands. Each makes a service of its own of it, so that none needs to be one for several threads.
+struct Beside<S> {
+    shared: Shared,
+    version: u16,
+    of: PhantomData<fn() -> S>,
+}
+
+impl<S: Service> Readable for Beside<S> {
+    fn query(
+        &self,
+        context: &execution::QueryContext<'_>,
+        command: &[u8],
+    ) -> Option<Result<Bytes, String>> {
+        let state = Typed {
+            service: RefCell::new(S::default()),
+            version: self.version,
+            limit: StateLimit::of_bytes(0),
+            measured: Measured::default(),
+            next: Measured::default(),
+            partial: Vec::new(),
+        };
+        state.all(|all| all.adopt(&self.shared));
+        execution::Service::query(&state, context, command)
     }
 }
 

@@ -413,3 +413,36 @@ fn a_query_that_panics_in_order_ends_nothing() {
     assert!(said.contains("panicked"), "{said}");
     assert_eq!(run.ask(&Query::All), 70);
 }
+
+/// On several threads at once, while the service goes on.
+#[test]
+fn a_state_is_read_as_it_was_while_commands_change_the_service() {
+    let mut run = Run::new();
+    run.run(&open("a", 70)).unwrap().unwrap();
+    run.run(&open("b", 30)).unwrap().unwrap();
+    run.run(&Command::Note(7, vec![1; 100])).unwrap().unwrap();
+    let before = run.0.readable().unwrap();
+    let asked = |query: &Query| {
+        let meter = Meter::without_limit();
+        let context = perdura_execution::QueryContext { client: PublicKey([3; 32]), meter: &meter };
+        let answer = before.query(&context, &postcard(1, query)).unwrap().unwrap();
+        assert_eq!(answer[0], 0);
+        (postcard::from_bytes::<u64>(&answer[1..]).unwrap(), meter.spent())
+    };
+    let balance = || Query::Balance("a".to_owned());
+    std::thread::scope(|scope| {
+        let readers = [1, 2, 3].map(|_| {
+            scope.spawn(|| (0..500).map(|_| (asked(&balance()), asked(&Query::Total))).collect())
+        });
+        for _ in 0..20 {
+            run.run(&transfer("a", "b", 1)).unwrap().unwrap();
+        }
+        run.run(&open("c", 5)).unwrap().unwrap();
+        for reader in readers {
+            let found: Vec<((u64, u64), (u64, u64))> = reader.join().unwrap();
+            assert!(found.iter().all(|((a, _), (total, _))| (*a, *total) == (70, 100)));
+            assert!(found[0].0.1 > 0, "what maps do is charged here too");
+        }
+    });
+    assert_eq!((run.ask(&balance()), run.ask(&Query::Total)), (50, 105));
+}

@@ -111,6 +111,9 @@ pub struct ClientConfig {
     pub scheme: Scheme,
 }
 
+/// [`ClientConfig::fast_read_ms`] for a service whose queries may take long: what is ordered keeps all others waiting for as long as it takes.
+pub const SLOW_READ_MS: u64 = 2_000;
+
 impl ClientConfig {
     /// The usual settings: four frames in flight keep the pipeline filled while replies travel;
     /// 150 ms is above a flush and three network crossings on slow disks.

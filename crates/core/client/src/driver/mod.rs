@@ -7,7 +7,7 @@
 mod connection;
 mod task;
 
-use crate::core::{ClientConfig, ClientCore, ClientStats, Mode};
+use crate::core::{ClientConfig, ClientCore, ClientStats, Mode, SLOW_READ_MS};
 use crate::outcome::{Indeterminacy, Refusal, Reply};
 use bytes::Bytes;
 use perdura_protocol::vitals::Vitals;
@@ -57,6 +57,8 @@ pub struct ClusterConfig {
     /// What was not sent is refused after so long in which fewer than n - u replicas are linked and none answers, and from then on at once, but for one call a
     /// second. None: each call waits until its deadline.
     pub unreachable_after: Option<Duration>,
+    /// Whether commands and queries of its service may take milliseconds: a fast read waits longer for its answers then before it is ordered.
+    pub takes_long: bool,
 }
 
 /// Why a client could not be made.
@@ -202,14 +204,17 @@ impl Client {
             identity = identity.naming(cluster.cluster);
         }
         let administrator = cluster.administrator == Some(key.public());
+        let usual = ClientConfig::new(cluster.cluster, cluster.faults, key);
+        let takes_long = cluster.takes_long;
         let config = ClientConfig {
             administrator,
             leaf_of,
+            fast_read_ms: if takes_long { SLOW_READ_MS } else { usual.fast_read_ms },
             unreachable_ms: cluster
                 .unreachable_after
                 .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
             replica_keys: replicas.iter().map(|replica| replica.key).collect(),
-            ..ClientConfig::new(cluster.cluster, cluster.faults, key)
+            ..usual
         };
         let core = ClientCore::new(config, fresh_nonce(), random_bytes(), 0);
         let (requests, receiver) = mpsc::channel(REQUESTS);

@@ -84,10 +84,10 @@ impl Node {
     pub(super) fn on_done(&mut self, now: Now, done: Done, took_us: u64) {
         match done {
             Done::Executed(batch) => {
-                let StagedBatch { machine, ran, replies, let_go, news } = *batch;
+                let StagedBatch { machine, ran, replies, let_go, news, shared } = *batch;
                 let Execution::Apart(apart) = &mut self.execution else { return };
                 let administrator = apart.administrator();
-                let Some(delivery) = apart.executed(machine, news) else {
+                let Some(delivery) = apart.executed(machine, news, shared) else {
                     // Of a machine that another has taken the place of.
                     let snapshot = ran.boundary.map(|boundary| boundary.snapshot);
                     self.checkpointing.let_go.extend(snapshot);
@@ -111,6 +111,11 @@ impl Node {
             }
             Done::Read { number, slot, outcome, cost } => {
                 self.on_read_apart(number, slot, outcome, cost);
+            }
+            Done::Shared { machine, state } => {
+                if let Execution::Apart(apart) = &mut self.execution {
+                    apart.shares(machine, state);
+                }
             }
             Done::Taken { machine } => {
                 if let Execution::Apart(apart) = &mut self.execution {

@@ -10,7 +10,7 @@
 use super::Output;
 use super::unexecuted::Delivery;
 use perdura_execution::{
-    AnyService, Asked, Executor, Job, Machine, Measure, News, View, newest_versions,
+    AnyService, Asked, Executor, Job, Machine, Measure, News, ReadState, View, newest_versions,
 };
 use perdura_protocol::{Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions, seeded};
 use std::collections::{BTreeMap, VecDeque};
@@ -58,6 +58,9 @@ pub(super) struct Apart {
     view: View,
     // Whether the stage has it.
     taken: bool,
+    // The state of the view, for reads beside the stage, where it was shared; and up to which slot the stage was told to share it. None where the
+    // service has none to give.
+    beside: Option<Beside>,
     // Handed to it, and not heard of yet.
     waiting: VecDeque<Delivery>,
     // The frames in them: by the session and the first number, behind which number they end, and in how many batches they are. Of frames that
@@ -65,14 +68,24 @@ pub(super) struct Apart {
     frames: BTreeMap<(SessionId, u64), (u64, usize)>,
 }
 
+/// What of a machine is read beside the stage.
+#[derive(Default)]
+struct Beside {
+    shared: Option<ReadState>,
+    through: Slot,
+}
+
 impl Apart {
     /// Also the first job of the stage.
     fn new(machine: u64, executor: Executor, asked: Asked) -> (Apart, Output) {
         // The stage may be asking the service of the machine before: this one tells nobody of what it is asked here.
         let view = View::of(executor.machine());
+        let shared = executor.machine().read_state();
+        let beside = shared.is_some().then(Beside::default);
         let executor = Box::new(executor.telling(asked.clone()));
         let (waiting, frames) = (VecDeque::new(), BTreeMap::new());
-        let apart = Apart { asked, machine, view, taken: machine == 0, waiting, frames };
+        let taken = machine == 0;
+        let apart = Apart { asked, machine, view, taken, beside, waiting, frames };
         (apart, Output::Stage(Job::Take { machine, executor }))
     }
 
@@ -88,7 +101,12 @@ impl Apart {
     }
 
     /// The stage executed the first of what waits, on this machine; `None` if that is not the one in use.
-    pub fn executed(&mut self, machine: u64, news: News) -> Option<Delivery> {
+    pub fn executed(
+        &mut self,
+        machine: u64,
+        news: News,
+        shared: Option<ReadState>,
+    ) -> Option<Delivery> {
         let delivery = self.waiting.pop_front_if(|_| machine == self.machine)?;
         for frame in delivery.batch.frames() {
             let name = (frame.session, frame.first_number);
@@ -100,7 +118,40 @@ impl Apart {
             }
         }
         self.view.follow(news);
+        if let Some(beside) = &mut self.beside {
+            // That of the batch before holds on to memory.
+            beside.shared = shared;
+        }
         Some(delivery)
+    }
+
+    /// Whether reads are answered beside the stage.
+    pub fn reads_beside(&self) -> bool {
+        self.beside.is_some()
+    }
+
+    /// The state of the view, if it is shared.
+    pub fn shared(&self) -> Option<&ReadState> {
+        self.beside.as_ref()?.shared.as_ref()
+    }
+
+    /// There are reads: the stage is told to share states for as long as a pipeline has `depth` slots twice, unless that was done lately.
+    pub fn share(&mut self, depth: u64) -> Option<Output> {
+        let (machine, slot) = (self.machine, self.view.slot());
+        let beside = self.beside.as_mut()?;
+        if slot.plus(depth) <= beside.through {
+            return None;
+        }
+        let through = slot.plus(2 * depth);
+        beside.through = through;
+        Some(Output::Stage(Job::Share { machine, through }))
+    }
+
+    /// The stage shares the state of this machine as it is, which is that of the view: what it executed before has been heard of.
+    pub fn shares(&mut self, machine: u64, state: Option<ReadState>) {
+        if let Some(beside) = self.beside.as_mut().filter(|_| machine == self.machine) {
+            beside.shared = state;
+        }
     }
 
     pub fn administrator(&self) -> PublicKey {

@@ -57,7 +57,7 @@ pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
-pub use reads::WAITING_READS;
+pub use reads::{ReadBeside, WAITING_READS};
 pub use report::{Counters, Held, Report, State};
 pub use restoring::Restoration;
 pub use stages::{Spent, Stage, Stages};
@@ -198,6 +198,8 @@ pub enum Output {
     },
     /// For the stage, in this order, where the node does not execute itself ([`Place::Apart`]).
     Stage(Job),
+    /// To be answered beside the stage, on any thread; several at once.
+    Read(ReadBeside),
     /// This is in memory from now on, and is to be read again now and then.
     Scrub {
         /// The state.

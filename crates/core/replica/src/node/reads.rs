@@ -4,13 +4,16 @@
 //! Who reads takes turns by key, and what reads cost is bounded twice: what is answered before messages are looked at again, and, while
 //! something is being ordered, what reads that are large take of the time. A client whose read waits for too long orders it, and is told to if it
 //! has not yet: what nobody waits for any more is not read.
+//!
+//! Where the replica executes in a stage, reads are answered beside it, in the state of the view, if the service has that to give: what reads much
+//! delays no batch then. Else the stage answers them between its batches.
 
 use super::execution::Execution;
 use super::waiting::Capacity;
 use super::{Node, Output, Peer, Stage};
 use bytes::Bytes;
 use perdura_agreement::Now;
-use perdura_execution::{Job, Meter};
+use perdura_execution::{Done, Job, Meter, ReadState};
 use perdura_protocol::limits::COMMAND_COST;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Outcome, PublicKey, Slot, seeded};
@@ -26,6 +29,9 @@ const READS_AT_ONCE: usize = 256;
 /// Reads that a stage is given at a time: it answers them before its next batch, which waits as long for them as a quarter of a GiB is read.
 const READS_APART: usize = 16;
 
+/// Reads that are answered beside the stage at a time; so many wait for the threads that do so.
+const READS_BESIDE: usize = 64;
+
 /// What they may cost, in bytes read and answered; one more may exceed it.
 const COST_AT_ONCE: u64 = 2 * 1024 * 1024;
 
@@ -37,6 +43,9 @@ const PACE: u64 = 100 * 1024;
 
 /// A read that has waited for so long is ordered by its client: that of `ClientConfig::fast_read_ms`.
 const STALE_MS: u64 = 100;
+
+/// The same where it executes in a stage: the client's `SLOW_READ_MS`.
+const STALE_APART_MS: u64 = 2_000;
 
 /// What one key may read at once beyond that.
 const BURST: u64 = 1024 * 1024;
@@ -51,13 +60,33 @@ pub(super) struct WaitingRead {
     command: Bytes,
 }
 
+/// A read that is answered beside the stage, by whoever drives the node.
+#[derive(Debug)]
+pub struct ReadBeside {
+    number: u64,
+    key: PublicKey,
+    command: Bytes,
+    state: ReadState,
+}
+
+impl ReadBeside {
+    /// Asks the service: as long as it takes, on any thread. To be given back as [`super::Input::Done`].
+    #[must_use]
+    pub fn answer(self) -> Done {
+        let ReadBeside { number, key, command, state } = self;
+        let meter = Meter::up_to(COMMAND_COST);
+        let outcome = state.query_within(key, &command, &meter);
+        Done::Read { number, slot: state.slot(), outcome, cost: meter.spent() }
+    }
+}
+
 impl WaitingRead {
     fn ready(&self, executed: Slot) -> bool {
         self.after <= executed
     }
 
-    fn is_stale(&self, now: Now) -> bool {
-        now.monotonic_ms >= self.since_ms + STALE_MS
+    fn is_stale(&self, now: Now, after_ms: u64) -> bool {
+        now.monotonic_ms >= self.since_ms + after_ms
     }
 }
 
@@ -115,39 +144,72 @@ impl Node {
         }
     }
 
+    /// Up to which slot the state is there that reads are answered in; and for how many more of them there is room.
+    fn reads_now(&self) -> (Slot, usize) {
+        let under_way = self.reading_apart.len();
+        match &self.execution {
+            Execution::Here(executor) => (executor.machine().slot(), READS_AT_ONCE),
+            Execution::Apart(apart) if apart.reads_beside() => {
+                let slot = apart.shared().map_or(Slot(0), ReadState::slot);
+                let room = if apart.shared().is_some() { READS_BESIDE } else { 0 };
+                (slot, room.saturating_sub(under_way))
+            }
+            Execution::Apart(_) => (self.execution.slot(), READS_APART.saturating_sub(under_way)),
+        }
+    }
+
+    fn stale_ms(&self) -> u64 {
+        if self.execution.is_apart() { STALE_APART_MS } else { STALE_MS }
+    }
+
     pub(super) fn answer_reads(&mut self, now: Now) {
         // A client's reads wait in the order of their slots: Accepts only reach higher.
-        let executed = self.execution.slot();
+        let (executed, mut room) = self.reads_now();
+        let stale_ms = self.stale_ms();
         self.pace.tick(now.monotonic_ms);
         let all = !self.agreement.is_ordering();
         let mut cost = 0;
         for _ in 0..READS_AT_ONCE {
             if self.is_full() || cost >= COST_AT_ONCE {
-                return;
+                break;
             }
-            let (pace, room) = (&self.pace, self.reading_apart.len() < READS_APART);
+            let pace = &self.pace;
             let next = self.reads.pop(|read| {
-                let may = room && read.ready(executed) && (all || pace.may(read.key));
-                read.is_stale(now) || may
+                let may = room > 0 && read.ready(executed) && (all || pace.may(read.key));
+                read.is_stale(now, stale_ms) || may
             });
-            let Some((_, read)) = next else { return };
-            if read.is_stale(now) {
+            let Some((_, read)) = next else { break };
+            if read.is_stale(now, stale_ms) {
                 self.refuse_read(&read);
             } else {
+                room -= 1;
                 cost += self.answer_read(read);
             }
+        }
+        if !self.reads.is_empty()
+            && let Execution::Apart(apart) = &mut self.execution
+        {
+            let share = apart.share(self.parameters.depth);
+            self.outputs.extend(share);
         }
     }
 
     /// Answers one, or has it answered; what it cost until now.
     fn answer_read(&mut self, read: WaitingRead) -> u64 {
-        let Execution::Here(executor) = &self.execution else {
-            self.reads_begun += 1;
-            let (number, key) = (self.reads_begun, read.key);
-            let command = read.command.clone();
-            self.reading_apart.insert(number, read);
-            self.outputs.push_back(Output::Stage(Job::Read { number, key, command }));
-            return 0;
+        let executor = match &self.execution {
+            Execution::Here(executor) => executor,
+            Execution::Apart(apart) => {
+                let state = apart.shared().cloned();
+                self.reads_begun += 1;
+                let (number, key) = (self.reads_begun, read.key);
+                let command = read.command.clone();
+                self.reading_apart.insert(number, read);
+                self.outputs.push_back(match state {
+                    Some(state) => Output::Read(ReadBeside { number, key, command, state }),
+                    None => Output::Stage(Job::Read { number, key, command }),
+                });
+                return 0;
+            }
         };
         let before = self.stages.enter(Stage::Execute);
         let meter = Meter::up_to(COMMAND_COST);
@@ -197,12 +259,10 @@ impl Node {
 
     /// Whether a read could be answered at once.
     pub(super) fn has_reads(&self) -> bool {
-        let executed = self.execution.slot();
+        let (executed, room) = self.reads_now();
         let all = !self.agreement.is_ordering();
-        if self.reading_apart.len() >= READS_APART {
-            return false;
-        }
-        self.reads.any_first(|read| read.ready(executed) && (all || self.pace.may(read.key)))
+        room > 0
+            && self.reads.any_first(|read| read.ready(executed) && (all || self.pace.may(read.key)))
     }
 }
 

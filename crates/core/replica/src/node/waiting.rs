@@ -90,6 +90,11 @@ impl<K: Ord + Copy, T> Lines<K, T> {
         self.lines.values().any(|line| line.items.front().is_some_and(|(item, _)| ready(item)))
     }
 
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.items == 0
+    }
+
     /// Items in a line.
     pub fn length(&self, whose: K) -> usize {
         self.lines.get(&whose).map_or(0, |line| line.items.len())
@@ -98,11 +103,6 @@ impl<K: Ord + Copy, T> Lines<K, T> {
     /// Items and bytes.
     pub fn held(&self) -> (usize, usize) {
         (self.items, self.bytes)
-    }
-
-    #[cfg(test)]
-    fn is_empty(&self) -> bool {
-        self.items == 0
     }
 }
 

@@ -170,7 +170,10 @@ impl EventLoop {
         let digester = Digester::start(scrub, rhythm, completions.clone())?;
         self.courier.start(completions.clone())?;
         let reaper = Reaper::start(completions.clone())?;
-        let mut workers = Workers { keeper, checkpointer, digester, reaper, stage: None };
+        let read_threads = self.config.read_threads;
+        let (stage, readers) = (None, None);
+        let mut workers =
+            Workers { keeper, checkpointer, digester, reaper, stage, readers, read_threads };
         let mut events = Vec::new();
         let mut stopping: Option<Instant> = None;
         let mut outcome = Ok(());
@@ -474,6 +477,7 @@ impl EventLoop {
                     workers.keeper.send(keeper::Job::Read { to, wanted });
                 }
                 Output::Stage(job) => workers.execute(job, &self.completions)?,
+                Output::Read(read) => workers.read(read, &self.completions)?,
                 Output::Scrub { snapshot } => workers.digester.hold(snapshot),
                 Output::DigestState { snapshot } => workers.digester.digest(snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {

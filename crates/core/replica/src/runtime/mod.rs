@@ -18,6 +18,7 @@ mod metrics;
 mod opening;
 mod pace;
 mod panicked;
+mod readers;
 mod reaper;
 mod repairs;
 mod reread;
@@ -34,6 +35,7 @@ mod workers;
 
 pub use device::LogDevice;
 use device::Paced;
+pub use readers::{MOST_THREADS as MOST_READ_THREADS, THREADS as READ_THREADS};
 pub use server::{OnServer, Server, ServerShutdown, Work};
 
 use crate::node::{self, BootError, Now, Place, RecoverError, Stages, StateTransfer};
@@ -97,6 +99,8 @@ pub struct ReplicaConfig {
     pub scrub_interval: Duration,
     /// Where it executes; none leaves that to the service.
     pub place: Option<Place>,
+    /// How many threads answer reads where it executes in one, 1 to [`MOST_READ_THREADS`].
+    pub read_threads: usize,
     /// Whom it asks for a state, and for what it missed.
     pub state_transfer: StateTransfer,
     /// What it shares with other replicas of its process, if there are any; `listen` and `http` are of no meaning then.

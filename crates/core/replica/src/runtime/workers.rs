@@ -4,8 +4,10 @@ use super::DataDisk;
 use super::checkpointer::Checkpointer;
 use super::digester::Digester;
 use super::keeper::{Completions, Keeper};
+use super::readers::Readers;
 use super::reaper::Reaper;
 use super::stage::StageThread;
+use crate::node::ReadBeside;
 use perdura_durability::{Checkpoints, Log};
 use perdura_execution::Job;
 use std::io;
@@ -16,8 +18,10 @@ pub(super) struct Workers {
     pub checkpointer: Checkpointer,
     pub digester: Digester,
     pub reaper: Reaper,
-    /// From the first job on that the node has for it.
+    /// From the first job on that the node has for it; and so those that answer reads beside it.
     pub stage: Option<StageThread>,
+    pub readers: Option<Readers>,
+    pub read_threads: usize,
 }
 
 impl Workers {
@@ -28,6 +32,16 @@ impl Workers {
             None => StageThread::start(completions.clone())?,
         };
         self.stage.insert(stage).send(job);
+        Ok(())
+    }
+
+    /// Has a read answered.
+    pub fn read(&mut self, read: ReadBeside, completions: &Completions) -> io::Result<()> {
+        let readers = match self.readers.take() {
+            Some(readers) => readers,
+            None => Readers::start(self.read_threads, completions)?,
+        };
+        self.readers.insert(readers).send(read);
         Ok(())
     }
 

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use perdura_execution::{ExecutionStage, Job, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{
-    Batch, Command, Decode, Digest, Encode, Frame, Message, PublicKey, ReplicaId, Scheme,
+    Batch, Command, Decode, Digest, Encode, Frame, Message, Outcome, PublicKey, ReplicaId, Scheme,
     SecretKey, SessionId, Slot, Time, View, limits,
 };
-use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer, Place};
+use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer, Place, ReadBeside};
 use perdura_store::StoreCommand;
 use std::collections::VecDeque;
 
@@ -58,6 +58,9 @@ pub struct Follower {
     pub diverged: bool,
     /// What its stage is to do, where it has one, and what it has executed.
     pub jobs: VecDeque<Job>,
+    /// Reads to be answered beside the stage, and answers that left: the slot and what was found.
+    pub reads: Vec<ReadBeside>,
+    pub found: Vec<(Slot, Option<Outcome>)>,
     stage: ExecutionStage,
 }
 
@@ -102,6 +105,8 @@ impl Follower {
             suspicions: 0,
             diverged: false,
             jobs: VecDeque::new(),
+            reads: Vec::new(),
+            found: Vec::new(),
             stage: ExecutionStage::default(),
         };
         follower.node.handle(now(10_000), Input::LinkUp(LEADER));
@@ -123,6 +128,7 @@ impl Follower {
                     Message::Fetch { from, .. } => self.asked.push(from),
                     Message::Replies { outcomes, .. } => self.replies += outcomes.len(),
                     Message::Suspect { .. } => self.suspicions += 1,
+                    Message::ReadReply { slot, outcome, .. } => self.found.push((slot, outcome)),
                     _ => {}
                 },
                 Output::DigestState { snapshot } => self.digesting.push(snapshot),
@@ -134,6 +140,7 @@ impl Follower {
                 Output::LetGo(states) => self.let_go.extend(states),
                 Output::Diverged { .. } => self.diverged = true,
                 Output::Stage(job) => self.jobs.push_back(job),
+                Output::Read(read) => self.reads.push(read),
                 _ => {}
             }
         }
@@ -205,6 +212,24 @@ impl Follower {
         let peer = Peer::Client { connection: 1, key: client() };
         let frame = frame(command, number);
         self.node.handle_message(now(self.now_ms), peer, Message::Frame(frame).to_bytes());
+        self.end_round();
+    }
+
+    /// The client reads a key.
+    pub fn read(&mut self, id: u64, key: &'static str) {
+        let peer = Peer::Client { connection: 1, key: client() };
+        let get = StoreCommand::Get { key: Bytes::from_static(key.as_bytes()) };
+        let command = Command::Service(get.to_bytes()).to_bytes();
+        self.node.handle_message(now(self.now_ms), peer, Message::Read { id, command }.to_bytes());
+        self.end_round();
+    }
+
+    /// Reads that wait beside the stage are answered.
+    pub fn answer_reads(&mut self) {
+        for read in std::mem::take(&mut self.reads) {
+            let input = Input::Done { done: read.answer(), took_us: 0 };
+            self.node.handle(now(self.now_ms), input);
+        }
         self.end_round();
     }
 

@@ -148,6 +148,7 @@ impl<S: Service> Group<S> {
             checkpoint_bytes_per_s: 0,
             scrub_interval: std::time::Duration::from_secs(3600),
             place: None,
+            read_threads: 2,
             state_transfer: Default::default(),
             on_server: None,
         };
@@ -185,6 +186,7 @@ impl<S: Service> Group<S> {
             administrator: None::<PublicKey>,
             named: false,
             unreachable_after: None,
+            takes_long: false,
         }
     }
 

@@ -93,6 +93,7 @@ impl World {
                 }
                 Output::Append { records, mark } => process.appends.push_back((records, mark)),
                 Output::Stage(job) => self.give_job(replica, job),
+                Output::Read(read) => self.give_read(replica, read),
                 Output::Scrub { snapshot } => drop(snapshot),
                 Output::LetGo(states) => drop(states),
                 Output::DigestState { snapshot } => self.digest_state(replica, snapshot),

@@ -74,6 +74,7 @@ use perdura_execution::{Genesis, Manifest};
 use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::message::Lane;
 use perdura_protocol::{Digest, Message, PublicKey, ReplicaId, SecretKey, Slot, View};
+use perdura_replica::node::ReadBeside;
 use queue::Queue;
 use replacement::Replacement;
 use replica::{Armed, Memory, Replica};
@@ -113,6 +114,8 @@ pub(crate) enum Event {
     StateDigested { replica: usize, life: u64, manifest: Manifest },
     /// The stage of a replica did a job.
     Worked { replica: usize, life: u64 },
+    /// A read beside the stage of a replica is answered.
+    ReadBeside { replica: usize, life: u64, read: Box<ReadBeside> },
     /// The word of a restored state.
     StateRestored { replica: usize, life: u64 },
     /// Batches were read from the log.
@@ -546,6 +549,11 @@ impl World {
                     && !self.postponed(replica, || Event::Worked { replica, life })
                 {
                     self.on_worked(replica);
+                }
+            }
+            Event::ReadBeside { replica, life, read } => {
+                if self.lives(replica, life) {
+                    self.on_read_beside(replica, *read);
                 }
             }
             Event::Read { replica, life, to, wanted } => {

@@ -2,7 +2,7 @@
 
 use super::{Event, World};
 use perdura_execution::{AnyService, Done, ExecutionStage, Job, Machine};
-use perdura_replica::node::Input;
+use perdura_replica::node::{Input, ReadBeside};
 use std::collections::VecDeque;
 
 /// The stage of a process, and what waits for it.
@@ -78,6 +78,22 @@ impl World {
         self.push(took_us, Event::Worked { replica, life });
     }
 
+    /// A read that is answered beside the stage of a replica, whatever that is at.
+    pub(crate) fn give_read(&mut self, replica: usize, read: ReadBeside) {
+        let usual_us = self.plan.stages.get(replica).copied().flatten().unwrap_or(0);
+        let took_us = self.disk_random.below(4 * usual_us + 1);
+        let life = self.replicas[replica].life;
+        self.push(took_us, Event::ReadBeside { replica, life, read: Box::new(read) });
+    }
+
+    pub(crate) fn on_read_beside(&mut self, replica: usize, read: ReadBeside) {
+        self.step();
+        self.trace.event([13, replica as u64, 0, self.now_us], &[]);
+        let done = read.answer();
+        self.trace.line(self.now_us, format_args!("r{replica}: {} beside", told(&done)));
+        self.input(replica, Input::Done { done, took_us: 0 });
+    }
+
     pub(crate) fn on_worked(&mut self, replica: usize) {
         self.step();
         self.trace.event([12, replica as u64, 0, self.now_us], &[]);
@@ -106,6 +122,9 @@ fn told(done: &Done) -> String {
         }
         Done::Read { number, slot, .. } => format!("answered read {number} after slot {slot}"),
         Done::Taken { machine } => format!("has machine {machine}"),
+        Done::Shared { machine, state } => {
+            format!("shares the state of machine {machine}: {}", state.is_some())
+        }
         Done::Answered { retry, .. } => format!("answered {:?} again", retry.session),
     }
 }

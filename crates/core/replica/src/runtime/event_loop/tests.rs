@@ -54,6 +54,7 @@ fn config() -> ReplicaConfig {
         checkpoint_bytes_per_s: 0,
         scrub_interval: Duration::from_secs(3600),
         place: None,
+        read_threads: 2,
         state_transfer: Default::default(),
         on_server: None,
     }
@@ -304,7 +305,8 @@ fn a_replica_whose_disk_failed_is_gone_for_others_though_a_thread_is_stuck_in_it
     let (keeper, checkpointer) = (Keeper::stuck(), Checkpointer::stuck());
     let reaper = Reaper::start(event_loop.completions.clone()).unwrap();
     let digester = Digester::stuck();
-    let workers = Workers { keeper, checkpointer, digester, reaper, stage: None };
+    let (stage, readers, read_threads) = (None, None, 1);
+    let workers = Workers { keeper, checkpointer, digester, reaper, stage, readers, read_threads };
     // It returns, though neither of them ever ends.
     let outcome = event_loop.end(Err(RunError::Disk("full".into())), workers, &Shutdown::new());
     assert!(matches!(outcome, Err(RunError::Disk(_))));
