@@ -54,6 +54,6 @@ pub use service::{
     StateLimit,
 };
 pub use snapshot::StateSnapshot;
-pub use stage::{Done, ExecutionStage, Job, StagedBatch};
+pub use stage::{Done, ExecutionStage, Job, JobQueue, StagedBatch};
 pub use view::{News, View};
 pub use waiting::{Progress, Release, Waiting};

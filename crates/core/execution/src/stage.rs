@@ -1,6 +1,9 @@
 //! The execution stage of a replica that executes apart from its event loop (DESIGN.md section 9): jobs go in, and each has an answer but those for a
-//! machine that is not there any more. Batches are executed in their order; what is asked of the state as it is may be done before batches that wait
-//! ([`Job::may_overtake`]). Who drives a replica has it on a thread, or in virtual time.
+//! machine that is not there any more. In which order they are done says [`JobQueue`]. Who drives a replica has it on a thread, or in virtual time.
+
+mod queue;
+
+pub use queue::JobQueue;
 
 use crate::beside::ReadState;
 use crate::cost::Meter;

@@ -5,6 +5,7 @@ mod cost;
 mod offers;
 mod outside;
 mod panics;
+mod queue;
 mod sessions;
 mod snapshots;
 mod stage;

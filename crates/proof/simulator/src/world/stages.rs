@@ -1,16 +1,15 @@
 //! Replicas that execute in a stage of their own, which takes its time for each job. What is in it when its process ends is gone.
 
 use super::{Event, World};
-use perdura_execution::{AnyService, Done, ExecutionStage, Job, Machine};
+use perdura_execution::{AnyService, Done, ExecutionStage, Job, JobQueue, Machine};
 use perdura_replica::node::{Input, ReadBeside};
-use std::collections::VecDeque;
 
 /// The stage of a process, and what waits for it.
 #[derive(Default)]
 pub struct Stage {
     stage: ExecutionStage,
-    // The first is under way.
-    jobs: VecDeque<Job>,
+    under_way: Option<Job>,
+    waiting: JobQueue,
     took_us: u64,
 }
 
@@ -32,27 +31,21 @@ impl Stage {
         self.stage.executor_mut().expect("a stage begins with a machine").machine_mut()
     }
 
-    /// One job more; true if it is the only one.
+    /// One job more; true if it is under way, for there was none.
     fn add(&mut self, job: Job) -> bool {
-        if let Job::Take { machine, .. } = &job {
-            let newest = *machine;
-            let mut first = true;
-            self.jobs.retain(|waiting| {
-                let under_way = std::mem::take(&mut first);
-                under_way || !matches!(waiting, Job::Execute { machine, .. } if *machine < newest)
-            });
-        }
-        let waits = |waiting: &Job| !waiting.may_overtake();
-        match self.jobs.iter().skip(1).position(waits) {
-            Some(at) if job.may_overtake() => self.jobs.insert(1 + at, job),
-            _ => self.jobs.push_back(job),
-        }
-        self.jobs.len() == 1
+        self.waiting.push(job);
+        self.under_way.is_none() && self.begin()
+    }
+
+    /// Begins what is next, if anything waits.
+    fn begin(&mut self) -> bool {
+        self.under_way = self.waiting.pop();
+        self.under_way.is_some()
     }
 
     /// Does the job that is under way.
     fn work(&mut self) -> Option<Done> {
-        let job = self.jobs.pop_front()?;
+        let job = self.under_way.take()?;
         self.stage.carry_out(job)
     }
 }
@@ -104,8 +97,8 @@ impl World {
             done = stage.work();
         });
         self.witness(replica);
-        let Some(process) = &self.replicas[replica].process else { return };
-        if process.stage.as_ref().is_some_and(|stage| !stage.jobs.is_empty()) {
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        if process.stage.as_mut().is_some_and(Stage::begin) {
             self.schedule_stage(replica);
         }
         if let Some(done) = done {
