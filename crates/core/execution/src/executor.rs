@@ -68,6 +68,8 @@ pub struct Executor {
     // The last slot before a configuration that was ordered.
     forced: Option<Slot>,
     replays: bool,
+    // Always none, but for a seeded mistake.
+    late: Option<Boundary>,
 }
 
 /// The last slot before a configuration begins.
@@ -93,7 +95,8 @@ impl Executor {
         let latest = machine.configurations().last();
         let pending = latest.filter(|latest| latest.from_slot > machine.slot().next());
         let (forced, parameters) = (pending.map(before), parameters.clone());
-        Executor { machine, parameters, since: Since::default(), due, forced, replays: false }
+        let since = Since::default();
+        Executor { machine, parameters, since, due, forced, replays: false, late: None }
     }
 
     /// The same, which tells there what its service is being asked.
@@ -150,7 +153,12 @@ impl Executor {
             give(reply);
         });
         executed.ended.iter().for_each(|session| touched.session(*session));
-        let ran = self.conclude(slot, batch, executed);
+        let mut ran = self.conclude(slot, batch, executed);
+        if seeded!(SnapshotOfLaterSlot) {
+            let late = std::mem::replace(&mut self.late, ran.boundary.take());
+            let snapshot = self.machine.snapshot();
+            ran.boundary = late.map(|boundary| Boundary { snapshot, ..boundary });
+        }
         (ran, News::of(&self.machine, touched))
     }
 

@@ -525,6 +525,12 @@ impl Message {
         bytes.first() == Some(&4)
     }
 
+    /// Whether they ask for something to be read that is not ordered (Read).
+    #[must_use]
+    pub fn is_read(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&34)
+    }
+
     /// Whether they say what is held of a replica (Recall).
     #[must_use]
     pub fn is_recall(bytes: &[u8]) -> bool {
@@ -572,6 +578,7 @@ mod tests {
             (Message::Prefix { slot, history: digest, signature }, false),
             (Message::Status { view, changing: false, delivered: slot }, false),
             (Message::StateQuery, false),
+            (Message::Read { id: 1, command: Bytes::from_static(b"read") }, false),
             (Message::Recall(Box::new(recalled)), false),
         ];
         for (message, brings) in messages {
@@ -581,6 +588,8 @@ mod tests {
             assert_eq!(Message::is_status(&bytes), is_status, "{message:?}");
             let is_accept = matches!(message, Message::Accept { .. });
             assert_eq!(Message::is_accept(&bytes), is_accept, "{message:?}");
+            let is_read = matches!(message, Message::Read { .. });
+            assert_eq!(Message::is_read(&bytes), is_read, "{message:?}");
             let is_recall = matches!(message, Message::Recall(_));
             assert_eq!(Message::is_recall(&bytes), is_recall, "{message:?}");
         }

@@ -168,6 +168,8 @@ bugs! {
         "A session's digest is not computed anew after an acknowledgement changed it."
     RotLinked "rot-linked" "D7"
         "A state links to what was found damaged when the one before it was read again."
+    SnapshotOfLaterSlot "snapshot-of-later-slot" "D7"
+        "A stage takes the snapshot of a boundary when it has executed one batch more."
     UntrustedStateKept "untrusted-state-kept" "D7"
         "A replica whose state loses begins anew from what it stored last, certified or not."
 
@@ -233,6 +235,10 @@ bugs! {
         "A fast read is taken from r + 1 replicas."
     FastReadAtOnce "fast-read-at-once" "C2"
         "A replica answers a fast read at once, whatever it has accepted and not executed."
+    ReadBeforeOrdered "read-before-ordered" "C2"
+        "A fast read goes to the stage when the batches that it waits for were handed over, and overtakes them there."
+    ReadOvertakesState "read-overtakes-state" "C2"
+        "A fast read overtakes a received state that waits for the stage, and is answered by the older one."
 
     LeaderPaces "leader-paces" "12"
         "Time-outs follow what the leader says of its own flushes and links, too."

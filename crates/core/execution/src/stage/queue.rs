@@ -6,6 +6,7 @@
 //! - A machine takes the place of all batches for those before it: they are dropped.
 
 use super::Job;
+use perdura_protocol::seeded;
 use std::collections::VecDeque;
 
 /// See the module. It has no bound of its own: what waits the node counts, and bounds.
@@ -26,7 +27,11 @@ impl JobQueue {
             let newest = self.newest;
             self.batches.retain(|waiting| !is_before(waiting, newest));
         }
-        if job.may_overtake() {
+        if seeded!(ReadOvertakesState) && matches!(job, Job::Read { .. }) {
+            let takes = |waiting: &Job| matches!(waiting, Job::Take { .. });
+            let at = self.first.iter().position(takes).unwrap_or(self.first.len());
+            self.first.insert(at, job);
+        } else if job.may_overtake() {
             self.first.push_back(job);
         } else if !is_before(&job, self.newest) {
             self.batches.push_back(job);

@@ -13,6 +13,7 @@ pub mod equal_states;
 pub mod evidence;
 pub mod exactly_once;
 pub mod fairness;
+pub mod fast_reads;
 pub mod fencing;
 pub mod footprints;
 pub mod guest;
@@ -44,6 +45,7 @@ pub use equal_states::EqualStates;
 pub use evidence::Evidence;
 pub use exactly_once::ExactlyOnce;
 pub use fairness::Fairness;
+pub use fast_reads::FastReads;
 pub use fencing::Fencing;
 pub use lifetimes::Lifetimes;
 pub use pace::Pace;
@@ -98,6 +100,8 @@ pub struct Checkers {
     pub revocation: Revocation,
     /// A6.
     pub fairness: Fairness,
+    /// C2.
+    pub fast_reads: FastReads,
     /// A4.
     pub standstill: Standstill,
     /// Section 12: boots.
@@ -157,6 +161,7 @@ impl Checkers {
                 plan.workload.clients as u64,
                 plan.workload.callers as u64,
             ),
+            fast_reads: FastReads::new(n),
             standstill: Standstill::new(n),
             boots: Boots::new(plan.faults),
             sight: Sight::new(plan.faults),

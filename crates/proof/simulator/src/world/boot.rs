@@ -292,6 +292,7 @@ impl World {
             self.checkers.boots.reread(replica, records);
         }
         self.checkers.votes.restarted(replica, records);
+        self.checkers.fast_reads.started(replica);
         self.checkers.sight.started(replica);
         self.checkers.pace.started(replica, self.now_us);
         let notes = Notes::default();

@@ -49,6 +49,7 @@ impl World {
             _ => checkers.persist_before_speak.speaks(replica, &message, &checkers.agreement),
         };
         self.check(check);
+        self.check_read(replica, peers, &message);
         if let Some(Peer::Replica(peer)) = peers.first() {
             let to = (peer.index(), self.replicas[peer.index()].key.public());
             let bounds = &mut self.checkers.bounded_answers;
@@ -65,6 +66,26 @@ impl World {
         if Message::brings_batches_or_view(bytes) {
             self.spoken.truncate(SPOKEN - 1);
             self.spoken.push_front((bytes.clone(), message));
+        }
+    }
+
+    /// Answers to reads, and what those that come have to wait for.
+    fn check_read(&mut self, replica: usize, peers: &[Peer], message: &Message) {
+        if !self.is_trusted(replica) {
+            return;
+        }
+        let reads = &mut self.checkers.fast_reads;
+        match (message, peers.first()) {
+            (Message::Accept { slot, .. }, _) => reads.accepts(replica, *slot),
+            (
+                Message::ReadReply { id, slot, outcome },
+                Some(&Peer::Client { connection, key }),
+            ) => {
+                let by = outcome.as_ref().map(|_| *slot);
+                let check = reads.answers(replica, (key, connection, *id), by);
+                self.check(check);
+            }
+            _ => {}
         }
     }
 
@@ -118,6 +139,9 @@ impl World {
         }
         if !self.is_trusted(replica) {
             return;
+        }
+        if Message::is_read(bytes) {
+            self.note_read(replica, peer, bytes);
         }
         if !Message::brings_batches_or_view(bytes) {
             return;
@@ -175,6 +199,16 @@ impl World {
             | Message::Replies { .. }
             | Message::Attested(_)
             | Message::Busy { .. } => {}
+        }
+    }
+
+    /// A read comes to a correct replica.
+    fn note_read(&mut self, replica: usize, peer: &Peer, bytes: &Bytes) {
+        let Peer::Client { connection, key } = *peer else { return };
+        let Some(process) = &self.replicas[replica].process else { return };
+        if let Ok(Message::Read { id, .. }) = Message::from_bytes(bytes.clone()) {
+            let executed = process.node.executed();
+            self.checkers.fast_reads.comes(replica, (key, connection, id), executed);
         }
     }
 
