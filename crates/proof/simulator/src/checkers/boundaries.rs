@@ -126,8 +126,10 @@ impl Boundaries {
         let bytes: u64 = batches().map(|of| of.most_bytes).sum();
         let costs = self.costs.range(between.clone());
         let cost: u64 = costs.flat_map(|(_, of_slot)| of_slot.values()).sum();
-        let first = batches().next().map_or(0, |of| of.first.0);
-        let last = batches().next_back().map_or(0, |of| of.last.0);
+        // Agreed time never goes back, and null batches have none: at a slot it is at least the earliest and at most the latest of all batches so far.
+        let so_far = |last: Slot| self.batches.range(..=last).map(|(_, of)| of);
+        let first = so_far(before.next()).map(|of| of.first.0).max().unwrap_or_default();
+        let last = so_far(slot).map(|of| of.last.0).max().unwrap_or_default();
         let slots = slot.0 - before.0;
         // What was answered again costs a little too.
         bytes >= self.least.bytes
@@ -168,6 +170,15 @@ mod tests {
         assert!(anew(263, Of::one(1 << 20, Time(7))).judge(&[]).is_ok(), "by bytes");
         assert!(anew(264, Of::one(0, Time(56))).judge(&[]).is_err());
         assert!(anew(264, Of::one(0, Time(57))).judge(&[]).is_ok(), "by time");
+        // The last one is a null batch, which has no time.
+        let mut ends_null = anew(264, Of::one(0, Time(0)));
+        ends_null.batch(Slot(240), Of::one(0, Time(56)));
+        assert!(ends_null.judge(&[]).is_err());
+        ends_null.batch(Slot(250), Of::one(0, Time(57)));
+        assert!(ends_null.judge(&[]).is_ok(), "by time");
+        let mut begins_null = anew(264, Of::one(0, Time(57)));
+        begins_null.batch(Slot(150), Of::one(0, Time(8)));
+        assert!(begins_null.judge(&[]).is_err(), "agreed time was later before");
         let session = SessionId { client: PublicKey([1; 32]), nonce: 1 };
         let mut costly = anew(220, Of::one(0, Time(7)));
         costly.costs.entry(Slot(220)).or_default().insert((session, 1), 500);
