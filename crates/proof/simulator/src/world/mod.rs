@@ -190,6 +190,8 @@ pub struct World {
     pub(crate) ending: Ending,
     // When a replica failed last.
     pub(crate) disturbed_us: u64,
+    // When agreement last waited for somebody's stage, which has to come to what others have executed.
+    pub(crate) stage_awaited_us: u64,
     pub(crate) checkers: Checkers,
     pub(crate) report: Report,
     pub(crate) trace: Trace,
@@ -396,6 +398,7 @@ impl World {
             revoking: None,
             ending: Ending::default(),
             disturbed_us: START_US,
+            stage_awaited_us: START_US,
             clock_mended_us: 0,
             report,
             trace: Trace::new(writer),

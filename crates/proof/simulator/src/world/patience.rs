@@ -1,5 +1,5 @@
 //! How long clients have waited, and whether it is the group that lets them wait: not while a replica
-//! has just failed, a client's own machine stands still, or a command waits as it was asked to.
+//! has just failed, one is needed that executes slowly and has yet to come to what others executed without it, a client's own machine stands still, or a command waits as it was asked to.
 
 use super::clock;
 use super::{Event, World};
@@ -17,10 +17,14 @@ impl World {
         if self.ending.calm() && !self.ending.begun() {
             return; // Until the outage more may be cut off than are promised to be.
         }
+        if self.waits_for_stages() {
+            self.stage_awaited_us = self.now_us;
+        }
+        let disturbed_us = self.disturbed_us.max(self.stage_awaited_us);
         let mut waiting = None;
         for (client, here) in self.clients.iter().enumerate() {
             let patient = here.open.values().filter(|(record, _)| self.calls[*record].patient);
-            let since = |record: usize| self.asked_us(client, record).max(self.disturbed_us);
+            let since = |record: usize| self.asked_us(client, record).max(disturbed_us);
             let longest = patient.map(|(record, _)| (since(*record), client, *record)).min();
             waiting = waiting.into_iter().chain(longest).min();
         }
@@ -33,11 +37,28 @@ impl World {
             self.check(progress::waits(client, record, calm_us, patience_us));
         }
         if let Some(deadline) = self.checkers.waits.due() {
-            let since_us = self.all_show_us(deadline).max(self.disturbed_us);
+            let since_us = self.all_show_us(deadline).max(disturbed_us);
             let late_us = self.now_us.saturating_sub(since_us);
             self.report.spaces.latest_us = self.report.spaces.latest_us.max(late_us);
             self.check(waits::late(deadline, late_us));
         }
+    }
+
+    /// Whether too few for a quorum have executed what the others have, or nearly, and of those that have not, some execute slowly. It may have been
+    /// hundreds of slots behind when others failed and it was needed; that it gets on, the checker of standstill sees.
+    fn waits_for_stages(&self) -> bool {
+        let executed = |replica: usize| {
+            let process = self.replicas[replica].process.as_ref();
+            process.map(|process| process.executed)
+        };
+        let highest = (0..self.n()).filter_map(executed).max().unwrap_or_default();
+        let near = |slot: Slot| slot.plus(self.plan.depth) >= highest;
+        let with_it = (0..self.n()).filter_map(executed).filter(|slot| near(*slot)).count();
+        let takes_long = |replica: usize| {
+            let takes_us = self.plan.stages.get(replica).copied().flatten();
+            takes_us.is_some_and(|us| us > 0) && executed(replica).is_some_and(|slot| !near(slot))
+        };
+        with_it < self.plan.faults.agreement_quorum() && (0..self.n()).any(takes_long)
     }
 
     /// When all clocks in order show an agreed time.
