@@ -137,7 +137,11 @@ pub enum Done {
 
 /// See the module.
 #[derive(Default)]
-pub struct ExecutionStage(Option<Has>);
+pub struct ExecutionStage {
+    has: Option<Has>,
+    // The bounds of replies are smaller by two to the power of this.
+    shrunk: u32,
+}
 
 struct Has {
     machine: u64,
@@ -150,13 +154,19 @@ impl ExecutionStage {
     /// What it executes on, once it has a machine.
     #[must_use]
     pub fn executor(&self) -> Option<&Executor> {
-        self.0.as_ref().map(|has| &*has.executor)
+        self.has.as_ref().map(|has| &*has.executor)
+    }
+
+    /// Divides the bounds of a batch's replies by two to the power of `by`. For simulations: few clients reach bounds that are made for
+    /// thousands only so.
+    pub fn shrink(&mut self, by: u32) {
+        self.shrunk = by;
     }
 
     /// The same, for tests that damage it.
     #[doc(hidden)]
     pub fn executor_mut(&mut self) -> Option<&mut Executor> {
-        self.0.as_mut().map(|has| &mut *has.executor)
+        self.has.as_mut().map(|has| &mut *has.executor)
     }
 
     /// Does one job. A machine that another takes the place of is freed here.
@@ -173,14 +183,15 @@ impl ExecutionStage {
     /// As [`ExecutionStage::carry_out`].
     pub fn carry_out_telling(&mut self, job: Job, went_on: &mut dyn FnMut()) -> Option<Done> {
         if let Job::Take { machine, executor } = job {
-            self.0 = Some(Has { machine, executor, shares: Slot(0) });
+            self.has = Some(Has { machine, executor, shares: Slot(0) });
             return Some(Done::Taken { machine });
         }
-        let Has { machine: number, executor, shares } = self.0.as_mut()?;
+        let bounds = (REPLIES_BYTES >> self.shrunk, CLIENT_REPLY_BYTES >> self.shrunk);
+        let Has { machine: number, executor, shares } = self.has.as_mut()?;
         let done = match job {
             Job::Take { .. } => None,
             Job::Execute { machine, slot, batch } => (machine == *number).then(|| {
-                let mut ran = execute(executor, (machine, slot, &batch), went_on);
+                let mut ran = execute(executor, (machine, slot, &batch), bounds, went_on);
                 if slot <= *shares {
                     ran.shared = executor.machine().read_state();
                 }
@@ -204,7 +215,7 @@ impl ExecutionStage {
             && batch.ran.executed.outdated.is_some()
         {
             // It goes on under rules that this program does not know.
-            self.0 = None;
+            self.has = None;
         }
         done
     }
@@ -213,6 +224,7 @@ impl ExecutionStage {
 fn execute(
     executor: &mut Executor,
     (machine, slot, batch): (u64, Slot, &Batch),
+    (most, most_of_client): (usize, usize),
     went_on: &mut dyn FnMut(),
 ) -> StagedBatch {
     let (mut replies, mut bytes, mut let_go) = (Vec::new(), 0, 0);
@@ -221,7 +233,7 @@ fn execute(
         went_on();
         let size = body_bytes(&reply.outcome);
         let of_client = by_client.entry(reply.session.client).or_default();
-        if bytes + size > REPLIES_BYTES || *of_client + size > CLIENT_REPLY_BYTES {
+        if bytes + size > most || *of_client + size > most_of_client {
             let_go += 1;
         } else {
             bytes += size;

@@ -433,6 +433,12 @@ fn draw_attacks(random: &mut Random) -> Vec<Attack> {
 }
 
 impl Plan {
+    /// By which power of two the bounds of replies in stages are smaller than on real machines: a client's part of them is a few values.
+    #[must_use]
+    pub fn stage_shrunk(&self) -> u32 {
+        if self.shrunk == 0 { 0 } else { self.shrunk + 4 }
+    }
+
     /// The plan of these options.
     #[must_use]
     pub fn draw(options: &Options) -> Plan {

@@ -346,6 +346,11 @@ impl Report {
             (Mark::HeldInVain, agreement.held_in_vain),
             (Mark::DiskLagged, agreement.disk_lags),
             (Mark::CommandPutOff, counters.put_off),
+            (Mark::StateOvertaken, counters.stage.states_overtaken),
+            (Mark::BatchSuperseded, counters.stage.superseded),
+            (Mark::RepliesLetGo, counters.stage.replies_let_go),
+            (Mark::RetryAsked, counters.stage.retries_asked),
+            (Mark::RetryPassedOver, counters.stage.retries_passed_over),
         ] {
             if count > 0 {
                 *self.marks.entry(mark).or_default() += count;

@@ -89,6 +89,7 @@ impl Node {
                 let administrator = apart.administrator();
                 let Some(delivery) = apart.executed(machine, news, shared) else {
                     // Of a machine that another has taken the place of.
+                    self.counters.stage.superseded += 1;
                     let snapshot = ran.boundary.map(|boundary| boundary.snapshot);
                     self.checkpointing.let_go.extend(snapshot);
                     return;
@@ -100,6 +101,7 @@ impl Node {
                 let at = if seeded!(ReplyBeforeLog) { 0 } else { self.logged_at };
                 self.counters.commands += replies.len() as u64 + let_go;
                 self.counters.replies_let_go += let_go;
+                self.counters.stage.replies_let_go += let_go;
                 self.egress.close_line();
                 for Reply { session, number, outcome } in replies {
                     if self.routes.contains_key(&session) {
@@ -123,7 +125,7 @@ impl Node {
                 }
             }
             Done::Answered { retry, outcomes } => {
-                self.asking.remove(&(retry.session, retry.numbers.start));
+                self.asking.remove(retry.session, retry.numbers.start);
                 self.give_again(retry.session, outcomes);
             }
         }

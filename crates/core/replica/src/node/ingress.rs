@@ -48,11 +48,6 @@ const HAND_AGAIN_MS: u64 = 200;
 /// replies that its sessions cache, and a retry is small; whoever asks for more asks again.
 const RETRY_BYTES: usize = 1024 * 1024;
 
-/// Frames whose answers a stage is asked for again at a time, in all and of one client key; what comes then is asked for by its client once
-/// more.
-const ANSWERS: usize = 1024;
-const CLIENT_ANSWERS: usize = 128;
-
 /// Frames of a client that has used up its share which wait here, beside those in its links: what it
 /// may have looked at in the next ticks.
 const HELD_BACK: usize = 64;
@@ -518,15 +513,16 @@ impl Node {
 
     /// The stage is asked for answers that it has.
     fn ask_again(&mut self, frame: &Frame) {
-        let client = frame.session.client;
-        let nonces = |nonce| (SessionId { client, nonce }, if nonce == 0 { 0 } else { u64::MAX });
-        let of_client = self.asking.range(nonces(0)..=nonces(u64::MAX)).count();
-        let room = self.asking.len() < ANSWERS && of_client < CLIENT_ANSWERS;
-        if room
-            && self.may_be_given_again(client)
-            && self.asking.insert((frame.session, frame.first_number))
-        {
-            self.outputs.push_back(Output::Stage(Job::Answer(Retry::of(frame))));
+        if !self.may_be_given_again(frame.session.client) {
+            return;
+        }
+        match self.asking.add(frame.session, frame.first_number) {
+            Added::New => {
+                self.counters.stage.retries_asked += 1;
+                self.outputs.push_back(Output::Stage(Job::Answer(Retry::of(frame))));
+            }
+            Added::Known => {}
+            Added::Full => self.counters.stage.retries_passed_over += 1,
         }
     }
 

@@ -11,10 +11,11 @@
 //!
 //! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication, `claims` the signatures in commands; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
-//! replies; `execution` where the machine is; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
+//! replies; `execution` where the machine is; `asking` what it is asked for again where it is in a stage; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
 //! what of that makes a replica ready, `roll_calls` clients that ask for that, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit, `space` how full the disk is; `report` what an operator sees.
 
+mod asking;
 mod attesting;
 mod backlog;
 mod boot;
@@ -45,6 +46,7 @@ mod transfer;
 mod unexecuted;
 mod waiting;
 
+pub use asking::ASKED_AGAIN;
 pub use backlog::{BACKLOG_BYTES, NOTE_BYTES};
 pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Replayed, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
@@ -58,11 +60,12 @@ pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
 pub use reads::{ReadBeside, WAITING_READS};
-pub use report::{Counters, Held, Report, State};
+pub use report::{Counters, Held, Report, StageMarks, State};
 pub use restoring::Restoration;
 pub use stages::{Spent, Stage, Stages};
 pub use waiting::Capacity;
 
+use asking::Asking;
 use backlog::Backlog;
 use boots::Boots;
 use bytes::Bytes;
@@ -283,8 +286,8 @@ pub struct Node {
     entropy_used: u64,
     agreement: Agreement,
     execution: Execution,
-    // Of retries that the stage is to answer, session and first number.
-    asking: BTreeSet<(SessionId, u64)>,
+    // Retries that the stage is to answer.
+    asking: Asking,
     // Reads that the stage was given, and how many ever.
     reading_apart: BTreeMap<u64, WaitingRead>,
     reads_begun: u64,

@@ -83,6 +83,23 @@ pub struct Counters {
     pub diverged: bool,
     /// Rare branches of agreement.
     pub agreement: perdura_agreement::Marks,
+    /// Rare branches of execution in a stage.
+    pub stage: StageMarks,
+}
+
+/// Rare branches of execution in a stage, counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct StageMarks {
+    /// Received states that this replica comes to by itself, for its stage has what is decided up to there.
+    pub states_overtaken: u64,
+    /// Batches that were executed on a machine whose place a received state had taken meanwhile.
+    pub superseded: u64,
+    /// Replies that the stage let go.
+    pub replies_let_go: u64,
+    /// Retries for whose answers the stage was asked.
+    pub retries_asked: u64,
+    /// Retries for which it was not, since it was asked for as many as may be.
+    pub retries_passed_over: u64,
 }
 
 /// Whether a replica takes part.
@@ -363,6 +380,7 @@ impl Node {
         self.agreement.shrink_pool(by);
         self.frames.shrink(by);
         self.reads.shrink(by);
+        self.asking.shrink(by);
         self.checkpointing.recent_most >>= by;
     }
 

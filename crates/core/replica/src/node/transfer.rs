@@ -534,6 +534,7 @@ impl Node {
         if self.execution.slot() < manifest.slot && manifest.slot <= self.agreement.delivered() {
             // What is decided goes as far, and is being executed.
             self.transfer.overtaken = Some(manifest.clone());
+            self.counters.stage.states_overtaken += 1;
             return;
         }
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);

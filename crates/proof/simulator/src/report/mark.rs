@@ -94,6 +94,16 @@ pub enum Mark {
     DiskLagged,
     /// A command was put off: its client had used up its share of the slot.
     CommandPutOff,
+    /// A state was received that a replica came to by itself, for its stage had what is decided up to there.
+    StateOvertaken,
+    /// A stage executed a batch while a received state took its machine's place.
+    BatchSuperseded,
+    /// A stage let replies go, for a batch had too many.
+    RepliesLetGo,
+    /// A stage was asked for the answers to a retry.
+    RetryAsked,
+    /// A retry was passed over, since the stage was asked for as many as may be.
+    RetryPassedOver,
     /// Versions were raised.
     VersionsRaised,
     /// The state's limit was.
@@ -188,7 +198,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 90] = [
+    pub const ALL: [Mark; 95] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -234,6 +244,11 @@ impl Mark {
         Mark::HeldInVain,
         Mark::DiskLagged,
         Mark::CommandPutOff,
+        Mark::StateOvertaken,
+        Mark::BatchSuperseded,
+        Mark::RepliesLetGo,
+        Mark::RetryAsked,
+        Mark::RetryPassedOver,
         Mark::VersionsRaised,
         Mark::LimitRaised,
         Mark::ClientsListed,

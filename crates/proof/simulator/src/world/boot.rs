@@ -340,7 +340,7 @@ impl World {
             }
         };
         node.shrink_queues(self.plan.shrunk);
-        let stage = node.take_first_job().map(Stage::with);
+        let stage = node.take_first_job().map(|first| Stage::with(first, self.plan.stage_shrunk()));
         let process = Process {
             node,
             stage,

@@ -14,9 +14,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// One that has its machine.
-    pub(crate) fn with(first: Job) -> Stage {
+    /// One that has its machine. Its bounds are smaller than real ones by two to the power of `shrunk`.
+    pub(crate) fn with(first: Job, shrunk: u32) -> Stage {
         let mut stage = Stage::default();
+        stage.stage.shrink(shrunk);
         stage.stage.carry_out(first);
         stage
     }
