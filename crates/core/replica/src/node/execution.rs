@@ -163,6 +163,11 @@ impl Apart {
         self.taken |= machine == self.machine;
     }
 
+    /// Batches that wait for the stage, or are in it, and their bytes.
+    pub fn waiting(&self) -> (usize, usize) {
+        super::unexecuted::sum(&self.waiting)
+    }
+
     /// Whether a number is decided and will be executed.
     fn awaits(&self, session: SessionId, number: u64) -> bool {
         let before = self.frames.range((session, 0)..=(session, number)).next_back();
@@ -199,6 +204,14 @@ impl Execution {
 
     pub fn is_apart(&self) -> bool {
         matches!(self, Execution::Apart(_))
+    }
+
+    /// Batches that were delivered to a stage and are not executed, as far as is known, and their bytes.
+    pub fn waiting(&self) -> (usize, usize) {
+        match self {
+            Execution::Here(_) => (0, 0),
+            Execution::Apart(apart) => apart.waiting(),
+        }
     }
 
     /// Whether a machine was given to the stage that it does not have yet: no further one is made, for each is as large as the state.

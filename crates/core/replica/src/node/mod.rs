@@ -59,7 +59,7 @@ pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
-pub use reads::{ReadBeside, WAITING_READS};
+pub use reads::{READS_BESIDE, ReadBeside, WAITING_READS};
 pub use report::{Counters, Held, Report, StageMarks, State};
 pub use restoring::Restoration;
 pub use stages::{Spent, Stage, Stages};

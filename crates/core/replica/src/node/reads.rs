@@ -30,7 +30,7 @@ const READS_AT_ONCE: usize = 256;
 const READS_APART: usize = 16;
 
 /// Reads that are answered beside the stage at a time; so many wait for the threads that do so.
-const READS_BESIDE: usize = 64;
+pub const READS_BESIDE: usize = 64;
 
 /// What they may cost, in bytes read and answered; one more may exceed it.
 const COST_AT_ONCE: u64 = 2 * 1024 * 1024;

@@ -146,6 +146,12 @@ pub struct Held {
     pub unverified: (usize, usize),
     /// Reads that wait, and their bytes.
     pub reads: (usize, usize),
+    /// Batches that were delivered and are not executed, and their bytes.
+    pub unexecuted: (usize, usize),
+    /// Retries whose answers the stage is asked for, and those of the client key that has most.
+    pub retries: (usize, usize),
+    /// Reads that are with the stage.
+    pub reads_apart: usize,
     /// Replies that wait for the disk.
     pub replies: usize,
     /// Their bytes, and those of the largest that there ever was.
@@ -286,6 +292,9 @@ impl Node {
             agreement: self.agreement.held(),
             unverified: self.frames.held(),
             reads: self.reads.held(),
+            unexecuted: self.unexecuted(),
+            retries: self.asking.held(),
+            reads_apart: self.reading_apart.len(),
             replies: self.egress.lines(),
             reply_bytes: (self.egress.bytes(), self.egress.largest()),
             backlog: (self.backlog.bytes(), self.backlog.largest()),

@@ -10,6 +10,7 @@
 use super::{Node, Now};
 use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Batch, Digest, Frame, Slot, seeded};
+use std::collections::VecDeque;
 
 /// A batch to execute.
 #[derive(Debug)]
@@ -20,7 +21,19 @@ pub(super) struct Delivery {
     pub logged_at: u64,
 }
 
+/// How many they are, and their bytes.
+pub(super) fn sum(deliveries: &VecDeque<Delivery>) -> (usize, usize) {
+    let bytes = deliveries.iter().map(|delivery| delivery.batch.raw().len()).sum();
+    (deliveries.len(), bytes)
+}
+
 impl Node {
+    /// Batches that were delivered and are not executed, as far as is known here, and their bytes.
+    pub(super) fn unexecuted(&self) -> (usize, usize) {
+        let (here, apart) = (sum(&self.unexecuted), self.execution.waiting());
+        (here.0 + apart.0, here.1 + apart.1)
+    }
+
     /// Whether this replica executes nothing, until its state is stored. A store that fails stops the
     /// replica (D3), and a received state that takes the place of this one ends it too.
     #[must_use]

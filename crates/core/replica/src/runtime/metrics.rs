@@ -332,6 +332,26 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
         }),
         ("perdura_unverified_frames", "Frames not verified yet.", held.unverified.0 as u64),
         ("perdura_reads_waiting", "Unordered reads waiting.", held.reads.0 as u64),
+        (
+            "perdura_execution_waiting_batches",
+            "Batches that are decided and not executed.",
+            held.unexecuted.0 as u64,
+        ),
+        (
+            "perdura_execution_waiting_bytes",
+            "Bytes of batches that are decided and not executed.",
+            held.unexecuted.1 as u64,
+        ),
+        (
+            "perdura_execution_waiting_retries",
+            "Retries whose answers the execution thread is asked for.",
+            held.retries.0 as u64,
+        ),
+        (
+            "perdura_execution_waiting_reads",
+            "Unordered reads that are with the execution thread.",
+            held.reads_apart as u64,
+        ),
         ("perdura_questions_waiting", "Questions of replicas waiting.", held.questions as u64),
         ("perdura_penalised_peers", "Peers that sent bad signatures.", held.penalties as u64),
         (

@@ -7,8 +7,8 @@ use perdura_agreement::pool::{
 use perdura_agreement::{ANSWER_BYTES, EARLY_BYTES, HELD_PROPOSAL_BYTES};
 use perdura_protocol::{Slot, limits};
 use perdura_replica::node::{
-    Held, NOTE_BYTES, NOTES, QUESTIONS, RECENT_BYTES, ROUTES, UNVERIFIED, WAITING_READS,
-    WAITING_REPLIES,
+    ASKED_AGAIN, Held, NOTE_BYTES, NOTES, QUESTIONS, READS_BESIDE, RECENT_BYTES, ROUTES,
+    UNVERIFIED, WAITING_READS, WAITING_REPLIES,
 };
 
 /// Bytes that may wait for the disk of a simulated replica: less than a group decides while a slow
@@ -38,7 +38,7 @@ impl BoundedMemory {
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
         let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
-        let bounds: [(&str, usize, u64); 23] = [
+        let bounds: [(&str, usize, u64); 28] = [
             ("slots", agreement.slots, slots),
             ("bytes of frames of clients", agreement.frame_bytes, shrunk(POOL_BYTES)),
             ("bytes of one client's frames", agreement.client_bytes, shrunk(CLIENT_POOL_BYTES)),
@@ -76,6 +76,15 @@ impl BoundedMemory {
             ("bytes to verify", held.unverified.1, shrunk(UNVERIFIED.bytes)),
             ("reads", held.reads.0, shrunk(WAITING_READS.items)),
             ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
+            ("batches to execute", held.unexecuted.0, self.depth),
+            (
+                "bytes of batches to execute",
+                held.unexecuted.1,
+                self.depth * limits::BATCH_BYTES as u64,
+            ),
+            ("retries in the stage", held.retries.0, shrunk(ASKED_AGAIN.0)),
+            ("retries of one key in the stage", held.retries.1, shrunk(ASKED_AGAIN.1).max(1)),
+            ("reads in the stage and beside it", held.reads_apart, READS_BESIDE as u64),
             ("replies for the disk", held.replies, WAITING_REPLIES as u64),
             // What goes on until the pipeline stands: of each slot a vote and a decision, and notes, which also come where nothing is decided: of
             // each prefix that a laggard signs on its way. In a new view each slot above the certified prefix may be voted for again.
@@ -166,6 +175,22 @@ mod tests {
         assert!(checker.held(0, held).is_err());
         let held = Held { questions: 3 * QUESTIONS + 1, ..Held::default() };
         assert!(checker.held(0, held).is_err());
+        for (most, one_more) in [
+            (
+                Held { unexecuted: (8, 0), ..Held::default() },
+                Held { unexecuted: (9, 0), ..Held::default() },
+            ),
+            (
+                Held { retries: ASKED_AGAIN, ..Held::default() },
+                Held { retries: (ASKED_AGAIN.0, ASKED_AGAIN.1 + 1), ..Held::default() },
+            ),
+            (
+                Held { reads_apart: READS_BESIDE, ..Held::default() },
+                Held { reads_apart: READS_BESIDE + 1, ..Held::default() },
+            ),
+        ] {
+            assert!(checker.held(0, most).is_ok() && checker.held(0, one_more).is_err());
+        }
         let small = BoundedMemory { shrunk: 8, ..checker };
         let mut held = Held::default();
         held.agreement.client_bytes = (CLIENT_POOL_BYTES >> 8) + 1;
