@@ -659,7 +659,7 @@ fn sender(input: &Input) -> Option<ReplicaId> {
 }
 
 /// What a thread reported before it ended.
-fn failure(completions: &[Completion]) -> Result<(), RunError> {
+pub(super) fn failure(completions: &[Completion]) -> Result<(), RunError> {
     completions.iter().try_for_each(|completion| match completion {
         Completion::Failed(reason) => Err(RunError::Disk(reason.clone())),
         Completion::TooLarge(error) => {
