@@ -34,6 +34,7 @@ fn rest(mut queue: JobQueue) -> Vec<String> {
         Job::Execute { machine, slot, .. } => format!("execute {slot} on {machine}"),
         Job::Read { number, .. } => format!("read {number}"),
         Job::Answer(_) => "answer".to_owned(),
+        Job::Share { through, .. } => format!("share up to {through}"),
     };
     let done = std::iter::from_fn(|| queue.pop()).map(told).collect();
     assert!(queue.is_empty());

@@ -6,6 +6,7 @@
 //! (`claims`), but that those are looked at with r = 0 too, where frames come in: they passed through clients. Inside a proposal with r = 0
 //! they are not: its leader, who does not lie, had the frame come in.
 
+use super::asking::Added;
 use super::attesting::ATTESTATION_BYTES;
 use super::claims::Claimed;
 use super::egress::size_of_outcome;

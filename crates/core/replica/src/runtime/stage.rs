@@ -194,7 +194,8 @@ mod tests {
 
         /// Gives it a machine; those after the first hold nobody up.
         fn take(&mut self, machine: u64) {
-            let members = (0..3).map(|id| Member { key: PublicKey([100 + id; 32]), incarnation: 0 });
+            let members =
+                (0..3).map(|id| Member { key: PublicKey([100 + id; 32]), incarnation: 0 });
             let configuration =
                 Configuration { id: 0, from_slot: Slot(0), members: members.collect() };
             let genesis = Genesis { configuration, clients: vec![("client".into(), CLIENT)] };
@@ -258,7 +259,8 @@ mod tests {
         assert_eq!((panic.call, panic.slot, panic.fatal), (Call::Execute, Slot(3), false));
         let shown = Shown { first: b"boom".to_vec(), bytes: 4 };
         assert_eq!(panic.command, Some((SESSION, 2, Some(shown))));
-        for part in ["panicked in `execute` at slot 3", "command 2", "\"boom\"", "cannot stand it"] {
+        for part in ["panicked in `execute` at slot 3", "command 2", "\"boom\"", "cannot stand it"]
+        {
             assert!(error.to_string().contains(part), "{error}");
         }
         // Nobody is held up by that it is gone.

@@ -77,10 +77,7 @@ impl World {
         let reads = &mut self.checkers.fast_reads;
         match (message, peers.first()) {
             (Message::Accept { slot, .. }, _) => reads.accepts(replica, *slot),
-            (
-                Message::ReadReply { id, slot, outcome },
-                Some(&Peer::Client { connection, key }),
-            ) => {
+            (Message::ReadReply { id, slot, outcome }, Some(&Peer::Client { connection, key })) => {
                 let by = outcome.as_ref().map(|_| *slot);
                 let check = reads.answers(replica, (key, connection, *id), by);
                 self.check(check);
