@@ -3,8 +3,10 @@
 use super::*;
 use crate::node::{BACKLOG_BYTES, Boot, Found};
 use crate::runtime::MakeService;
+use crate::runtime::checkpointer;
 use crate::runtime::device::Paced;
 use crate::runtime::starting::Starting;
+use bytes::Bytes;
 use perdura_durability::{
     Expectation, FileDisk, Identity, NewState, OpenError, Opened, Options, PieceName,
 };
@@ -13,6 +15,7 @@ use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{ClusterId, Decode, Encode, Faults, Scheme, SecretKey, Slot};
 use perdura_store::Store;
 use perdura_transport::HubConfig;
+use perdura_transport::Lane;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
