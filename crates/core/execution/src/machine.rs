@@ -7,35 +7,33 @@
 //!   is in the snapshot (DESIGN.md section 7), except for the cluster's fixed parameters;
 //! - no command executes twice, whatever is proposed (argument in `session.rs`).
 
-use crate::administration::{Administration, Change, Registry};
-use crate::asked::{Asked, Call, fatal_here};
+use crate::administration::Registry;
+use crate::asked::{Asked, Call};
 use crate::beside::answer;
-use crate::cost::{Meter, Spending, beyond};
+use crate::cost::{Meter, Spending};
 use crate::genesis::{Genesis, GenesisError};
 use crate::interface::Inspector;
 use crate::measure::Measure;
-use crate::outcomes::service_outcome;
-use crate::service::{ExecutionContext, Failure, QueryContext, Service};
-use crate::session::{Admission, Session, Token, Withdrawn, body_bytes};
+use crate::service::{QueryContext, Service};
+use crate::session::{Session, Token};
 use crate::sessions::Sessions;
 use crate::snapshot::StateSnapshot;
 use crate::terms::Terms;
-use crate::waiting::{self, Progress, Release};
 use bytes::Bytes;
 use effects::Effects;
+use frame::FrameRun;
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
-    Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
-    RefusalReason, SessionId, Slot, Time, Versions, limits, seeded, versions,
+    Batch, ClusterId, Command, Configuration, Digest, Frame, Outcome, PublicKey, SessionId, Slot,
+    Time, Versions, seeded, versions,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use waits::{
-    about_number, about_session, confirm, forget, take_back, take_released, too_many_waits, waited,
-};
+use waits::{about_session, forget};
 
 mod effects;
+mod frame;
 mod outside;
 mod retries;
 mod waits;
@@ -274,14 +272,13 @@ impl<S: Service> Machine<S> {
         // While a frame is executed no session opens or ends.
         let others = self.standings(frame);
         let Machine { cluster, slot, time, registry, sessions, service, asked, .. } = self;
-        let (rules, next_terms) = (self.terms.versions.rules, &mut self.next_terms);
         let id = frame.session;
         let numbered = frame.command_slices().zip(frame.first_number..);
-        let reply = |number, outcome| Reply { session: id, number, outcome };
         let clock = sessions.clock(*time);
-        let told = clock.unwrap_or(*time);
         let Some(session) = sessions.get_mut(id) else {
-            numbered.for_each(|(_, number)| executed.reply(reply(number, Outcome::NoSession)));
+            numbered.for_each(|(_, number)| {
+                executed.reply(Reply { session: id, number, outcome: Outcome::NoSession });
+            });
             return;
         };
         let before = session.held();
@@ -290,127 +287,27 @@ impl<S: Service> Machine<S> {
                 forget((&mut *service, asked), id, number);
             }
         }
-        let (cluster, slot, time) = (*cluster, *slot, *time);
-        let (mut ended, mut released) = (Vec::new(), Vec::new());
-        let mut account = executed.spending.open(id);
-        for (command, number) in numbered {
-            let outcome = match session.admit(number) {
-                Admission::Answered(outcome) => {
-                    account.given_again(beyond(command, 0, body_bytes(&outcome)));
-                    outcome
-                }
-                Admission::Waits if rules > 0 => Outcome::Waits,
-                Admission::Waits => continue,
-                Admission::Fresh if let Some(about) = about_number(rules, command, number) => {
-                    let (outcome, settled) = match about {
-                        Command::Confirm { number: of } => {
-                            let confirmed = session.confirm(slot, of);
-                            if confirmed == Some(true) {
-                                confirm((&mut *service, asked), told, (id, of), &mut released);
-                            }
-                            let refused = Outcome::Refused(RefusalReason::Withdrawn);
-                            let taken = confirmed.is_some() || seeded!(LateConfirmed);
-                            (if taken { Outcome::Opened } else { refused }, None)
-                        }
-                        Command::Withdraw { number: of } => {
-                            // One that was served just now has got what it waited for, unless that is to be confirmed.
-                            let served = take_released(&mut released, (id, of));
-                            let offered = served.as_ref().is_some_and(|one| one.offer);
-                            if let Some(one) = served.filter(|one| !one.offer) {
-                                let outcome = service_outcome(rules, one.result);
-                                let (outcome, _) = waited(rules, outcome, false);
-                                if session.release(slot, of, outcome.clone(), None) {
-                                    executed.reply(reply(of, outcome));
-                                }
-                            }
-                            let withdrawn = session.withdraw(slot, of);
-                            if offered || withdrawn == Withdrawn::Offered {
-                                let of = (id, of);
-                                take_back((&mut *service, asked), told, of, &mut released);
-                            } else if withdrawn == Withdrawn::Waited && !seeded!(WithdrawnStays) {
-                                forget((&mut *service, asked), id, of);
-                            }
-                            let gone = withdrawn != Withdrawn::Settled;
-                            let outcome = Outcome::Refused(RefusalReason::Withdrawn);
-                            (Outcome::Opened, gone.then_some(reply(of, outcome)))
-                        }
-                        _ => (Outcome::Refused(RefusalReason::Malformed), None),
-                    };
-                    settled.into_iter().for_each(|one| executed.reply(one));
-                    session.record(slot, clock, number, outcome.clone());
-                    outcome
-                }
-                // Nothing is recorded: it may be begun when it is ordered again.
-                Admission::Fresh
-                    if account.is_bounded()
-                        && !(account.may_begin(session.is_lowest(number))
-                            && session.has_room_for_replies(number))
-                        && may_be_put_off((&*service, asked), command, number) =>
-                {
-                    account.put_off();
-                    Outcome::Refused(RefusalReason::PutOff)
-                }
-                Admission::Fresh => {
-                    let most = if account.is_bounded() { limits::COMMAND_COST } else { u64::MAX };
-                    let context = ExecutionContext {
-                        slot,
-                        time,
-                        clock: told,
-                        session: id,
-                        number,
-                        cluster,
-                        batch,
-                        administrator: registry.administrator(),
-                        other: others.get(&number).copied(),
-                        meter: Meter::up_to(most),
-                    };
-                    let of = (&mut *service, &*asked);
-                    let admin = Administration { rules, registry, next_terms };
-                    let ran = run(of, admin, &context, command, &mut released);
-                    let metered = context.meter.spent();
-                    let Some((outcome, change)) = ran else {
-                        account.begun(beyond(command, metered, 0));
-                        if session.is_full_of_waits() {
-                            // It may have been served as soon as it waited.
-                            let outcome = match take_released(&mut released, (id, number)) {
-                                Some(Release { result, offer: false, .. }) => {
-                                    service_outcome(rules, result)
-                                }
-                                Some(_) => {
-                                    let of = (&mut *service, &*asked);
-                                    take_back(of, told, (id, number), &mut released);
-                                    too_many_waits()
-                                }
-                                None => {
-                                    forget((&mut *service, asked), id, number);
-                                    too_many_waits()
-                                }
-                            };
-                            session.record(slot, clock, number, outcome.clone());
-                            executed.reply(reply(number, outcome));
-                            continue;
-                        }
-                        session.wait(slot, clock, number);
-                        if rules > 0 {
-                            executed.reply(reply(number, Outcome::Waits));
-                        }
-                        continue;
-                    };
-                    account.begun(beyond(command, metered, body_bytes(&outcome)));
-                    let outcome = executed.share(outcome);
-                    session.record(slot, clock, number, outcome.clone());
-                    match change {
-                        Change::None => {}
-                        Change::Ended(key) => ended.push(key),
-                        Change::Configured(configuration) => {
-                            executed.new_configuration = Some(configuration);
-                        }
-                    }
-                    outcome
-                }
-            };
-            executed.reply(reply(number, outcome));
-        }
+        let account = executed.spending.open(id);
+        let mut run = FrameRun {
+            id,
+            batch,
+            cluster: *cluster,
+            slot: *slot,
+            time: *time,
+            clock,
+            rules: self.terms.versions.rules,
+            next_terms: &mut self.next_terms,
+            registry,
+            service,
+            asked,
+            session,
+            others,
+            account,
+            released: Vec::new(),
+            ended: Vec::new(),
+        };
+        numbered.for_each(|(command, number)| run.command(command, number, executed));
+        let FrameRun { session, account, released, ended, .. } = run;
         let now = session.held();
         sessions.settle(id, before, now);
         executed.spending.close(account);
@@ -586,51 +483,6 @@ impl<S: Service> Machine<S> {
     pub fn snapshot(&self) -> StateSnapshot {
         StateSnapshot::of(self)
     }
-}
-
-/// Whether a command may be refused for now: one of the service that does not say otherwise.
-fn may_be_put_off<S: Service>((service, asked): (&S, &Asked), command: &[u8], number: u64) -> bool {
-    let Some(content) = Command::service_content(command) else { return false };
-    asked.ask(Call::MayBePutOff, number);
-    let may = service.may_be_put_off(content);
-    asked.answered();
-    may
-}
-
-/// Runs one command, whatever its bytes are; `None` if it waits.
-fn run<S: Service>(
-    (service, asked): (&mut S, &Asked),
-    mut admin: Administration,
-    context: &ExecutionContext,
-    command: &[u8],
-    released: &mut Vec<Release>,
-) -> Option<(Outcome, Change)> {
-    let refused = |reason| (Outcome::Refused(reason), Change::None);
-    let rules = admin.rules;
-    if let Some(content) = Command::service_content(command) {
-        asked.ask(Call::Execute, context.number);
-        let progress = waiting::execute_or_wait(service, context, content, released);
-        let result = match progress {
-            Ok(Progress::Done(reply)) => Some(Ok(reply)),
-            Ok(Progress::Waits) => None,
-            Err(Failure::Refused(words)) => Some(Err(words)),
-            Err(Failure::FatalHere(words)) if seeded!(FatalIsRefusal) => Some(Err(words)),
-            Err(Failure::FatalHere(words)) => fatal_here(words),
-        };
-        asked.answered();
-        return result.map(|result| (service_outcome(rules, result), Change::None));
-    }
-    Some(match Command::from_bytes(Bytes::copy_from_slice(command)) {
-        Ok(Command::Admin(command)) if !admin.knows(&command, context.session.client) => {
-            refused(RefusalReason::Malformed)
-        }
-        Ok(Command::Admin(command)) if admin.registry.is_administrator(context.session.client) => {
-            let carried_out = admin.carry_out(context.slot, command);
-            carried_out.unwrap_or_else(|text| refused(RefusalReason::Contradiction(text)))
-        }
-        Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
-        Ok(_) | Err(_) => refused(RefusalReason::Malformed),
-    })
 }
 
 /// The newest versions that this program can execute `service` under.
