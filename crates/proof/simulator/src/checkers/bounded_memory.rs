@@ -38,7 +38,7 @@ impl BoundedMemory {
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
         let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
-        let bounds: [(&str, usize, u64); 28] = [
+        let bounds: [(&str, usize, u64); 26] = [
             ("slots", agreement.slots, slots),
             ("bytes of frames of clients", agreement.frame_bytes, shrunk(POOL_BYTES)),
             ("bytes of one client's frames", agreement.client_bytes, shrunk(CLIENT_POOL_BYTES)),
@@ -76,12 +76,6 @@ impl BoundedMemory {
             ("bytes to verify", held.unverified.1, shrunk(UNVERIFIED.bytes)),
             ("reads", held.reads.0, shrunk(WAITING_READS.items)),
             ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
-            ("batches to execute", held.unexecuted.0, self.depth),
-            (
-                "bytes of batches to execute",
-                held.unexecuted.1,
-                self.depth * limits::BATCH_BYTES as u64,
-            ),
             ("retries in the stage", held.retries.0, shrunk(ASKED_AGAIN.0)),
             ("retries of one key in the stage", held.retries.1, shrunk(ASKED_AGAIN.1).max(1)),
             ("reads in the stage and beside it", held.reads_apart, READS_BESIDE as u64),
@@ -112,6 +106,24 @@ impl BoundedMemory {
             }
         }
         Ok(())
+    }
+
+    /// Batches that are delivered and not executed, and their bytes, of a replica that has executed up to a slot: a pipeline of them, or what its own
+    /// log, which ended there at the start, has behind a state that it had to receive.
+    pub fn unexecuted(
+        &self,
+        replica: usize,
+        (batches, bytes): (usize, usize),
+        (executed, log_ends): (Slot, Slot),
+    ) -> Check {
+        let most = self.depth.max(log_ends.0.saturating_sub(executed.0));
+        if batches as u64 <= most && bytes as u64 <= most * limits::BATCH_BYTES as u64 {
+            return Ok(());
+        }
+        let what = format!(
+            "replica {replica} holds {batches} batches to execute behind slot {executed}, {bytes} bytes, the bound is {most} batches"
+        );
+        Err(Broken::new(RULE, what))
     }
 
     /// The client with most has so many live sessions, and so many remembered numbers of them, under a version of the core's rules.
@@ -177,10 +189,6 @@ mod tests {
         assert!(checker.held(0, held).is_err());
         for (most, one_more) in [
             (
-                Held { unexecuted: (8, 0), ..Held::default() },
-                Held { unexecuted: (9, 0), ..Held::default() },
-            ),
-            (
                 Held { retries: ASKED_AGAIN, ..Held::default() },
                 Held { retries: (ASKED_AGAIN.0, ASKED_AGAIN.1 + 1), ..Held::default() },
             ),
@@ -191,6 +199,13 @@ mod tests {
         ] {
             assert!(checker.held(0, most).is_ok() && checker.held(0, one_more).is_err());
         }
+        let unexecuted = |count, log_ends| {
+            checker.unexecuted(0, (count, 7), (Slot(100), Slot(log_ends))).is_ok()
+        };
+        assert!(unexecuted(8, 100) && !unexecuted(9, 100) && !unexecuted(9, 7));
+        assert!(unexecuted(20, 120) && !unexecuted(21, 120), "its own log has them");
+        let bytes = 8 * limits::BATCH_BYTES + 1;
+        assert!(checker.unexecuted(0, (8, bytes), (Slot(100), Slot(0))).is_err());
         let small = BoundedMemory { shrunk: 8, ..checker };
         let mut held = Held::default();
         held.agreement.client_bytes = (CLIENT_POOL_BYTES >> 8) + 1;

@@ -11,7 +11,7 @@ use crate::world::replica::Process;
 use crate::world::stages::Stage;
 use perdura_durability::memory_disk::{Errors, Losses, Operation};
 use perdura_durability::{Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, storage};
-use perdura_protocol::{Configuration, Digest, PublicKey, ReplicaId, Slot};
+use perdura_protocol::{Configuration, Digest, PublicKey, Record, ReplicaId, Slot};
 use perdura_replica::node::{Boot, Found, Interceptor, Node, Place, Recovered, recover};
 use std::collections::VecDeque;
 
@@ -292,6 +292,7 @@ impl World {
             self.checkers.boots.reread(replica, records);
         }
         self.checkers.votes.restarted(replica, records);
+        let log_ends = records.iter().filter_map(Record::slot).max().unwrap_or_default();
         self.checkers.fast_reads.started(replica);
         self.checkers.sight.started(replica);
         self.checkers.pace.started(replica, self.now_us);
@@ -353,6 +354,7 @@ impl World {
             states: VecDeque::new(),
             members: here.genesis.configuration.clone(),
             executed: Slot(0),
+            log_ends,
             service: None,
             round_open: false,
         };

@@ -423,9 +423,12 @@ impl World {
         self.look_at_clock(replica);
         let Some(process) = &self.replicas[replica].process else { return };
         let (furthest, delivered) = (process.node.furthest_slot(), process.node.delivered());
+        let (held, executed) = (process.node.held(), process.node.executed());
+        let unexecuted = held.unexecuted;
         let memory = &self.checkers.bounded_memory;
         let check = memory
-            .held(replica, process.node.held())
+            .held(replica, held)
+            .and_then(|()| memory.unexecuted(replica, unexecuted, (executed, process.log_ends)))
             .and_then(|()| memory.window(replica, furthest, delivered));
         self.check(check);
     }

@@ -70,6 +70,8 @@ pub struct Process {
     pub members: Configuration,
     /// The last slot seen executed.
     pub executed: Slot,
+    /// The last slot of which the log told at the start.
+    pub log_ends: Slot,
     /// Its service when it was looked at last, and the slot before that one's first batch.
     pub service: Option<(u64, u64)>,
     /// Whether the end of the round is still to come.
