@@ -334,10 +334,15 @@ impl Asked {
 }
 
 impl Asked {
-    /// A read beside execution, of the state after this slot, panicked like that.
-    pub(crate) fn caught_beside(&self, slot: Slot, panic: ServicePanic) {
+    /// For a read beside execution, of the state after this slot: one that knows whether a read panicked before.
+    pub(crate) fn beside(&self, slot: Slot) -> Asked {
+        let panicked = AtomicBool::new(self.0.panicked.load(Ordering::Relaxed));
+        Asked(Arc::new(Asking { slot: AtomicU64::new(slot.0), panicked, ..Asking::default() }))
+    }
+
+    /// Such a one panicked.
+    pub(crate) fn caught_beside(&self, panic: ServicePanic) {
         if !self.0.panicked.swap(true, Ordering::Relaxed) {
-            let panic = ServicePanic { slot, ..panic };
             *self.0.caught.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
     }

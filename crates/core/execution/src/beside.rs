@@ -28,6 +28,11 @@ impl fmt::Debug for ReadState {
 }
 
 impl ReadState {
+    /// The same by another name, for a mistake that is made on purpose.
+    pub(crate) fn named(self, slot: Slot) -> ReadState {
+        ReadState { slot, ..self }
+    }
+
     /// The slot.
     #[must_use]
     pub fn slot(&self) -> Slot {
@@ -42,14 +47,14 @@ impl ReadState {
         command: &Bytes,
         meter: &Meter,
     ) -> Option<Outcome> {
-        let own = Asked::default();
+        let own = self.asked.beside(self.slot);
         let is_client = self.registry.is_client(client);
         let context = QueryContext { client, meter };
         let answer = answer(is_client, command, |content| {
             own.reading(Call::Query, Some(content), || self.service.query(&context, content))
         });
         if let Some(panic) = own.take_caught() {
-            self.asked.caught_beside(self.slot, panic);
+            self.asked.caught_beside(panic);
         }
         answer
     }

@@ -156,7 +156,8 @@ pub trait Service: Any + Send {
     }
 
     /// The state as it is now, for reads on other threads while commands change this one. Execution waits for it, as for a snapshot; it is asked
-    /// for while there are reads, after each batch. Without one reads are answered between batches, and batches wait for them.
+    /// for while there are reads, after each batch. Without one, which it says at the start, reads are answered between batches, and batches wait
+    /// for them.
     fn readable(&self) -> Option<Arc<dyn Readable>> {
         None
     }
@@ -266,7 +267,7 @@ pub trait Service: Any + Send {
 
 /// An unchanging state of a service that is asked by reads.
 pub trait Readable: Send + Sync {
-    /// As [`Service::query`] of the service as it was. Several threads ask at once. A panic is taken for `None`.
+    /// As [`Service::query`] of the service as it was. Several threads ask at once. A panic is taken for `None`; what is fatal here ends the replica.
     fn query(&self, context: &QueryContext<'_>, command: &[u8]) -> Option<Result<Bytes, String>>;
 }
 

@@ -12,7 +12,7 @@ use crate::machine::{Reply, Retry};
 use crate::session::body_bytes;
 use crate::view::News;
 use bytes::Bytes;
-use perdura_protocol::{Batch, Outcome, PublicKey, Slot, limits};
+use perdura_protocol::{Batch, Outcome, PublicKey, Slot, limits, seeded};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -191,9 +191,13 @@ impl ExecutionStage {
         let done = match job {
             Job::Take { .. } => None,
             Job::Execute { machine, slot, batch } => (machine == *number).then(|| {
+                let share = slot <= *shares;
+                let before = share && seeded!(SharesBefore);
+                let before = before.then(|| executor.machine().read_state()).flatten();
                 let mut ran = execute(executor, (machine, slot, &batch), bounds, went_on);
-                if slot <= *shares {
-                    ran.shared = executor.machine().read_state();
+                if share {
+                    let state = executor.machine().read_state();
+                    ran.shared = before.map(|before| before.named(slot)).or(state);
                 }
                 Done::Executed(Box::new(ran))
             }),

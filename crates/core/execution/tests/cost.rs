@@ -9,8 +9,8 @@ use perdura_execution::{
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::limits::{COMMAND_COST, COST_PER_MS, SLOT_COST};
 use perdura_protocol::{
-    Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId, Slot, Time,
-    Versions,
+    AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId,
+    Slot, Time, Versions,
 };
 use std::slice;
 use std::sync::Arc;
@@ -374,4 +374,46 @@ fn a_boundary_is_due_by_time_and_by_costs_too() {
     };
     assert_eq!(first_boundary(before, 0, &heavy).0, 300);
     assert_eq!(first_boundary(|_| (), 0, &heavy).0, 300, "as much as 20 s have");
+}
+
+/// What commands cost before the versions are raised makes no boundary due; and the next interval begins with the slot behind one, forced or not.
+#[test]
+fn costs_count_from_the_raised_versions_on_and_each_interval_for_itself() {
+    let mut parameters = Parameters { checkpoint_interval: 1_000, ..parameters() };
+    parameters.checkpoint_ms = Some(1_000);
+    parameters.versions = Versions { rules: 2, service: 1 };
+    let machine = Machine::new(&parameters, genesis(), Box::new(Works::default()) as _).unwrap();
+    let mut executor = Executor::first(&parameters, machine);
+    let (of, root) = (session(ALICE, 1_000_000), session(ADMINISTRATOR, 1_000_000));
+    let heavy = work(COMMAND_COST / KIB - 1, 0);
+    let (mut cost, mut boundaries) = (0, Vec::new());
+    for slot in 1..=400 {
+        let frames = match slot {
+            1 => vec![opening(of), opening(root)],
+            100 => vec![frame(
+                root,
+                0,
+                1,
+                &[admin(AdminCommand::RaiseVersions(Versions { rules: 3, service: 1 }))],
+            )],
+            _ if slot % 7 == 0 => Vec::new(),
+            _ => vec![frame(of, slot - 1, slot - 1, slice::from_ref(&heavy))],
+        };
+        let batch = match frames.is_empty() {
+            true => Batch::null(),
+            false => Batch::requests(Time(1), frames),
+        };
+        let ran = executor.execute(Slot(slot), &batch, &mut drop);
+        assert_eq!(ran.executed.outdated, None);
+        let came: u64 = ran.executed.costs.values().sum();
+        cost += if slot > 100 { came } else { 0 };
+        if let Some(boundary) = ran.boundary {
+            boundaries.push(slot);
+            assert_eq!(boundary.snapshot.slot(), Slot(slot));
+            assert!(cost >= 1_000 * COST_PER_MS, "{cost}");
+            cost = 0;
+        }
+        assert!(cost < 1_000 * COST_PER_MS, "slot {slot}: none though {cost}");
+    }
+    assert!(boundaries[0] > 100 && boundaries.len() > 3, "{boundaries:?}");
 }

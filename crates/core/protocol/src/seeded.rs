@@ -239,6 +239,8 @@ bugs! {
         "A fast read goes to the stage when the batches that it waits for were handed over, and overtakes them there."
     ReadOvertakesState "read-overtakes-state" "C2"
         "A fast read overtakes a received state that waits for the stage, and is answered by the older one."
+    SharesBefore "shares-before" "C2"
+        "For reads beside it the stage gives the state before a batch as the one after it."
 
     LeaderPaces "leader-paces" "12"
         "Time-outs follow what the leader says of its own flushes and links, too."

@@ -147,7 +147,7 @@ fn a_replay_that_is_to_stop_does_so_behind_a_batch() {
         let boot = common::boot(0, Scheme::KeyedHash, (1, 0), Vec::new());
         let found = Found { records: records.clone(), ..Found::default() };
         let (asked, looks) = (Asked::default(), Cell::new(0));
-        let stops = || looks.replace(looks.get() + 1) == most;
+        let stops = || looks.replace(looks.get() + 1) == most + 1;
         let ended = Boot { found, ..boot }.replay(asked.clone(), &stops);
         (ended, asked.slot())
     };

@@ -377,6 +377,21 @@ fn an_unknown_client_and_a_newer_version_are_refused_in_words() {
     assert_eq!((node.hub.stats().refused_peers, node.client()), (2, None));
 }
 
+/// Members and clients alike, until it has: whoever else is told what lasts goes away for good.
+#[test]
+fn one_that_starts_turns_all_away_for_now() {
+    let (mut node, mut other) = pair();
+    node.hub.turn_away(Some("this replica is starting"));
+    let mut client = Client::dial(&node, 5, &Client::hello());
+    let refused = client.receive(&mut node).unwrap_err();
+    let LinkError::Refused { reason, .. } = &refused else { panic!("{refused}") };
+    assert!(reason.contains("is starting") && Refusal::is_for_now(reason), "{reason}");
+    until(&mut [&mut node, &mut other], |nodes| nodes[0].hub.stats().refused_peers >= 2);
+    assert!(!linked(&[&mut node, &mut other]));
+    node.hub.turn_away(None);
+    until(&mut [&mut node, &mut other], linked);
+}
+
 #[test]
 fn garbage_before_tls_ends_that_connection_only() {
     let (mut zero, mut one) = pair();

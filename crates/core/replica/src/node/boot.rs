@@ -177,6 +177,9 @@ impl Boot {
     /// When configuration or checkpoint are not usable, or it is to stop.
     pub fn replay(mut self, asked: Asked, stops: &dyn Fn() -> bool) -> Result<Replayed, BootError> {
         let first = self.genesis.configuration.clone();
+        if stops() {
+            return Err(BootError::Stopped);
+        }
         let restored = self.found.checkpoint.is_some();
         let (executor, checkpointing) = self.restore(&asked)?;
         let records = std::mem::take(&mut self.found.records);
@@ -384,6 +387,7 @@ impl Replayed {
         let (logged_slot, inspector) = (machine.slot(), machine.inspector().clone());
         let scrubbed = machine.snapshot();
         let inspector = if place == Place::Apart { inspector.apart() } else { inspector };
+        let takes_long = machine.service().takes_long();
         let (execution, taken) = Execution::new(place, executor);
         let mut node = Node {
             me,
@@ -396,6 +400,8 @@ impl Replayed {
             execution,
             asking: Default::default(),
             reading_apart: BTreeMap::new(),
+            read_threads: 2,
+            takes_long,
             reads_begun: 0,
             make_service,
             outputs: VecDeque::new(),

@@ -149,8 +149,12 @@ impl Apart {
 
     /// The stage shares the state of this machine as it is, which is that of the view: what it executed before has been heard of.
     pub fn shares(&mut self, machine: u64, state: Option<ReadState>) {
-        if let Some(beside) = self.beside.as_mut().filter(|_| machine == self.machine) {
-            beside.shared = state;
+        match &mut self.beside {
+            _ if machine != self.machine => {}
+            // It has none to give any more.
+            beside if state.is_none() => *beside = None,
+            Some(beside) => beside.shared = state,
+            None => {}
         }
     }
 
@@ -200,6 +204,10 @@ impl Execution {
                 Replaced::Apart(output)
             }
         }
+    }
+
+    pub fn reads_beside(&self) -> bool {
+        matches!(self, Execution::Apart(apart) if apart.reads_beside())
     }
 
     pub fn is_apart(&self) -> bool {

@@ -59,7 +59,7 @@ pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
-pub use reads::{READS_BESIDE, ReadBeside, WAITING_READS};
+pub use reads::{READS_APART, READS_BESIDE, ReadBeside, WAITING_READS};
 pub use report::{Counters, Held, Report, StageMarks, State};
 pub use restoring::Restoration;
 pub use stages::{Spent, Stage, Stages};
@@ -290,6 +290,9 @@ pub struct Node {
     asking: Asking,
     // Reads that the stage was given, and how many ever.
     reading_apart: BTreeMap<u64, WaitingRead>,
+    read_threads: usize,
+    // Whether commands of its service may.
+    takes_long: bool,
     reads_begun: u64,
     // What commands and replies say by themselves, without the machine, which may be busy.
     inspector: Inspector,

@@ -27,10 +27,11 @@ pub const WAITING_READS: Capacity = Capacity { items: 8192, bytes: 32 * 1024 * 1
 const READS_AT_ONCE: usize = 256;
 
 /// Reads that a stage is given at a time: it answers them before its next batch, which waits as long for them as a quarter of a GiB is read.
-const READS_APART: usize = 16;
+pub const READS_APART: usize = 16;
 
-/// Reads that are answered beside the stage at a time; so many wait for the threads that do so.
-pub const READS_BESIDE: usize = 64;
+/// How many threads answer reads beside the stage at most: so many are under way, and states held for them. What waits for one waits here, where
+/// keys take turns.
+pub const READS_BESIDE: usize = 16;
 
 /// What they may cost, in bytes read and answered; one more may exceed it.
 const COST_AT_ONCE: u64 = 2 * 1024 * 1024;
@@ -44,8 +45,8 @@ const PACE: u64 = 100 * 1024;
 /// A read that has waited for so long is ordered by its client: that of `ClientConfig::fast_read_ms`.
 const STALE_MS: u64 = 100;
 
-/// The same where it executes in a stage: the client's `SLOW_READ_MS`.
-const STALE_APART_MS: u64 = 2_000;
+/// The same of a service whose commands may take long: the client's `SLOW_READ_MS`.
+const STALE_SLOW_MS: u64 = 2_000;
 
 /// What one key may read at once beyond that.
 const BURST: u64 = 1024 * 1024;
@@ -58,6 +59,26 @@ pub(super) struct WaitingRead {
     key: PublicKey,
     id: u64,
     command: Bytes,
+}
+
+/// How many of the reads that are under way elsewhere are of a key.
+fn of_key(under_way: &BTreeMap<u64, WaitingRead>, key: PublicKey) -> usize {
+    under_way.values().filter(|read| read.key == key).count()
+}
+
+/// What reads may be answered now.
+struct Room {
+    // In the state after it.
+    slot: Slot,
+    left: usize,
+    // Of one key, with those under way.
+    of_key: usize,
+}
+
+impl Room {
+    fn takes(&self, read: &WaitingRead, under_way: usize) -> bool {
+        self.left > 0 && read.ready(self.slot) && under_way < self.of_key
+    }
 }
 
 /// A read that is answered beside the stage, by whoever drives the node.
@@ -144,30 +165,35 @@ impl Node {
         }
     }
 
-    /// Up to which slot the state is there that reads are answered in; and for how many more of them there is room.
-    fn reads_now(&self) -> (Slot, usize) {
-        let under_way = self.reading_apart.len();
+    /// In which state reads are answered now, and how many more.
+    fn reads_now(&self) -> Room {
+        let unshared = |slot, of_all: usize| {
+            let left = of_all.saturating_sub(self.reading_apart.len());
+            Room { slot, left, of_key: usize::MAX }
+        };
         match &self.execution {
-            Execution::Here(executor) => (executor.machine().slot(), READS_AT_ONCE),
-            Execution::Apart(apart) if apart.reads_beside() => {
-                let slot = apart.shared().map_or(Slot(0), ReadState::slot);
-                let room = if apart.shared().is_some() { READS_BESIDE } else { 0 };
-                (slot, room.saturating_sub(under_way))
-            }
-            Execution::Apart(_) => (self.execution.slot(), READS_APART.saturating_sub(under_way)),
+            Execution::Here(executor) => unshared(executor.machine().slot(), usize::MAX),
+            Execution::Apart(apart) if apart.reads_beside() => match apart.shared() {
+                Some(state) => {
+                    // Whose queries take long leaves a thread to others, where there are two.
+                    let of_key = (self.read_threads - 1).max(1);
+                    Room { of_key, ..unshared(state.slot(), self.read_threads) }
+                }
+                None => Room { slot: Slot(0), left: 0, of_key: 0 },
+            },
+            Execution::Apart(_) => unshared(self.execution.slot(), READS_APART),
         }
     }
 
-    fn stale_ms(&self) -> u64 {
-        if self.execution.is_apart() { STALE_APART_MS } else { STALE_MS }
+    /// So many threads answer reads beside a stage, 1 to [`READS_BESIDE`]; two if nobody says.
+    pub fn set_read_threads(&mut self, threads: usize) {
+        self.read_threads = threads.clamp(1, READS_BESIDE);
     }
 
     pub(super) fn answer_reads(&mut self, now: Now) {
         // A client's reads wait in the order of their slots: Accepts only reach higher.
-        let (executed, mut room) = self.reads_now();
         let too_early = seeded!(ReadBeforeOrdered) && self.execution.is_apart();
-        let executed = if too_early { self.agreement.delivered() } else { executed };
-        let stale_ms = self.stale_ms();
+        let stale_ms = if self.takes_long { STALE_SLOW_MS } else { STALE_MS };
         self.pace.tick(now.monotonic_ms);
         let all = !self.agreement.is_ordering();
         let mut cost = 0;
@@ -175,16 +201,19 @@ impl Node {
             if self.is_full() || cost >= COST_AT_ONCE {
                 break;
             }
-            let pace = &self.pace;
-            let next = self.reads.pop(|read| {
-                let may = room > 0 && read.ready(executed) && (all || pace.may(read.key));
-                read.is_stale(now, stale_ms) || may
+            let mut room = self.reads_now();
+            if too_early {
+                room.slot = self.agreement.delivered();
+            }
+            let Node { reads, reading_apart, pace, .. } = self;
+            let next = reads.pop(|read| {
+                let may = room.takes(read, of_key(reading_apart, read.key));
+                read.is_stale(now, stale_ms) || may && (all || pace.may(read.key))
             });
             let Some((_, read)) = next else { break };
             if read.is_stale(now, stale_ms) {
                 self.refuse_read(&read);
             } else {
-                room -= 1;
                 cost += self.answer_read(read);
             }
         }
@@ -261,10 +290,12 @@ impl Node {
 
     /// Whether a read could be answered at once.
     pub(super) fn has_reads(&self) -> bool {
-        let (executed, room) = self.reads_now();
+        let room = self.reads_now();
         let all = !self.agreement.is_ordering();
-        room > 0
-            && self.reads.any_first(|read| read.ready(executed) && (all || self.pace.may(read.key)))
+        self.reads.any_first(|read| {
+            room.takes(read, of_key(&self.reading_apart, read.key))
+                && (all || self.pace.may(read.key))
+        })
     }
 }
 

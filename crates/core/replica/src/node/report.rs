@@ -150,8 +150,10 @@ pub struct Held {
     pub unexecuted: (usize, usize),
     /// Retries whose answers the stage is asked for, and those of the client key that has most.
     pub retries: (usize, usize),
-    /// Reads that are with the stage.
+    /// Reads that the stage was given.
     pub reads_apart: usize,
+    /// Reads that are answered beside the stage, each in a state that is held for it.
+    pub reads_beside: usize,
     /// Replies that wait for the disk.
     pub replies: usize,
     /// Their bytes, and those of the largest that there ever was.
@@ -288,13 +290,15 @@ impl Node {
     /// What it holds in memory for others.
     #[must_use]
     pub fn held(&self) -> Held {
+        let beside = self.execution.reads_beside();
         Held {
             agreement: self.agreement.held(),
             unverified: self.frames.held(),
             reads: self.reads.held(),
             unexecuted: self.unexecuted(),
             retries: self.asking.held(),
-            reads_apart: self.reading_apart.len(),
+            reads_apart: if beside { 0 } else { self.reading_apart.len() },
+            reads_beside: if beside { self.reading_apart.len() } else { 0 },
             replies: self.egress.lines(),
             reply_bytes: (self.egress.bytes(), self.egress.largest()),
             backlog: (self.backlog.bytes(), self.backlog.largest()),

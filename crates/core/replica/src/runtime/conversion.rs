@@ -7,9 +7,7 @@ use super::starting::Starting;
 use super::threads;
 use perdura_durability::FORMAT_VERSION;
 use perdura_protocol::ReplicaId;
-use perdura_transport::{
-    Hello, Hub, HubConfig, MemberAddress, PROTOCOL_VERSION, Refusal, version_of,
-};
+use perdura_transport::{Hello, Hub, HubConfig, MemberAddress, PROTOCOL_VERSION, version_of};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -45,14 +43,14 @@ pub(super) fn is_due(
     }
     // Their threads hold on to theirs.
     drop(told);
-    let mut starts = |_: &Hello, _| Err(Refusal::for_now("this replica is starting"));
+    let mut admits = |_: &Hello, _| Ok(());
     let mut last = BTreeMap::new();
     let mut events = Vec::new();
     tracing::warn!("{}", waits_for(format, needed, &last));
     while !stops() {
         starting.waits(waits_for(format, needed, &last));
         // Nobody is admitted, so nothing comes of it.
-        hub.poll(Instant::now(), Some(TURN), &mut starts, &mut events)?;
+        hub.poll(Instant::now(), Some(TURN), &mut admits, &mut events)?;
         events.clear();
         last.extend(answers.try_iter());
         if last.values().filter(|answered| **answered == Ok(PROTOCOL_VERSION)).count() >= needed {

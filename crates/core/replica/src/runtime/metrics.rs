@@ -349,8 +349,13 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
         ),
         (
             "perdura_execution_waiting_reads",
-            "Unordered reads that are with the execution thread.",
+            "Unordered reads that the execution thread was given.",
             held.reads_apart as u64,
+        ),
+        (
+            "perdura_reads_beside",
+            "Unordered reads that threads of their own are at.",
+            held.reads_beside as u64,
         ),
         ("perdura_questions_waiting", "Questions of replicas waiting.", held.questions as u64),
         ("perdura_penalised_peers", "Peers that sent bad signatures.", held.penalties as u64),

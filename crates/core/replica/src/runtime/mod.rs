@@ -521,6 +521,7 @@ fn begin(
             hub.limit_sockets(sockets);
         }
     }
+    hub.turn_away(Some("this replica is starting"));
     let shared = match published {
         Some(shared) => Arc::clone(shared),
         None => {
@@ -562,6 +563,8 @@ fn begin(
         Ok(node) => node,
         Err(error) => return Err(give_up(log, checkpoints, error)),
     };
+    node.set_read_threads(config.read_threads);
+    hub.turn_away(None);
     if config.profile {
         *node.stages() = Stages::by(thread_nanoseconds);
     }

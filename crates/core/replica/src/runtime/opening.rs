@@ -8,9 +8,10 @@ use crate::node::{self, Boot, BootError, Replayed};
 use perdura_durability::{Checkpoints, Expectation, Log, Options, storage};
 use perdura_execution::Asked;
 use perdura_protocol::{BootId, Digest, Scheme};
-use perdura_transport::{Hello, Hub, Refusal};
+use perdura_transport::{Hello, Hub};
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a start takes before those who connect are told of it; most take no longer, and nobody has to come again.
@@ -42,34 +43,41 @@ pub(super) struct Opened {
 /// Opens beside a hub that admits nobody; none when it is asked to stop before that has ended. A data directory is closed then.
 ///
 /// # Errors
-/// As the opening; and when the system gives no thread, or the hub fails.
+/// As the opening; and when the system gives no thread, or the hub fails: then too the directory is closed.
 pub(super) fn beside(
     hub: &mut Hub,
     shutdown: &Shutdown,
     open: impl FnOnce(&dyn Fn() -> bool) -> Result<Opened, RunError> + Send + 'static,
 ) -> Result<Option<Opened>, RunError> {
     let (begun, waker) = (Instant::now(), hub.waker());
-    let stops = shutdown.clone();
+    let failed = Arc::new(AtomicBool::new(false));
+    let (asked, fails) = (shutdown.clone(), Arc::clone(&failed));
     let thread = threads::spawn("opening", move || {
-        let opened = open(&|| stops.requested());
-        // Without it the end is seen a turn later.
+        let opened = open(&|| asked.requested() || fails.load(Ordering::SeqCst));
+        // So that the other thread looks at once.
         let _ = waker.wake();
         opened
     })?;
-    let mut starts = |_: &Hello, _| Err(Refusal::for_now("this replica is starting"));
     let mut events = Vec::new();
-    while !thread.is_finished() {
+    let mut polled = Ok(());
+    while !thread.is_finished() && polled.is_ok() {
         if begun.elapsed() < SOON {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
         // Nobody is admitted, so nothing comes of it.
-        hub.poll(Instant::now(), Some(TURN), &mut starts, &mut events)?;
+        polled = hub.poll(Instant::now(), Some(TURN), &mut |_: &Hello, _| Ok(()), &mut events);
         events.clear();
     }
-    match thread.join().unwrap_or_else(|panic| resume_unwind(panic)) {
-        Err(RunError::Boot(BootError::Stopped)) => Ok(None),
-        opened => opened.map(Some),
+    failed.store(polled.is_err(), Ordering::SeqCst);
+    let opened = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+    match (polled, opened) {
+        (Err(error), Ok(Opened { log, checkpoints, .. })) => {
+            Err(give_up(log, checkpoints, error.into()))
+        }
+        (Err(error), Err(_)) => Err(error.into()),
+        (Ok(()), Err(RunError::Boot(BootError::Stopped))) => Ok(None),
+        (Ok(()), opened) => opened.map(Some),
     }
 }
 
@@ -85,6 +93,9 @@ impl Opening {
         let options = Options::for_checkpoints_of(usual_bytes, most_bytes);
         let opened = storage::open(disk, &expectation, &options)?;
         let boot_id = opened.boot;
+        if stops() {
+            return stopped(opened.log, opened.checkpoints);
+        }
         let recovered = match node::recover(opened) {
             Ok(recovered) => recovered,
             Err(unusable) => {
@@ -117,10 +128,17 @@ impl Opening {
         starting.runs(asked.clone(), last);
         let (log, checkpoints) = (recovered.log, recovered.checkpoints);
         match panicked::catching(|| Ok(boot.replay(asked, stops)?)) {
+            Err(RunError::Boot(BootError::Stopped)) => stopped(log, checkpoints),
             Ok(replayed) => Ok(Opened { boot: boot_id, replayed, log, checkpoints }),
             Err(error) => Err(give_up(log, checkpoints, error)),
         }
     }
+}
+
+/// As it was asked to: that the directory could not be closed in order is said.
+fn stopped(log: Log<DataDisk>, checkpoints: Checkpoints<DataDisk>) -> Result<Opened, RunError> {
+    storage::close(log, checkpoints)?;
+    Err(BootError::Stopped.into())
 }
 
 #[cfg(test)]

@@ -81,6 +81,7 @@ impl Starting {
 
     /// All is read; what the log holds is run up to `last`, which is asked here.
     pub fn runs(&self, asked: Asked, last: Slot) {
+        *self.0.found.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.0.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some((asked, last));
     }
 
@@ -150,7 +151,9 @@ impl Starting {
     /// How long what is left of the log will take, in words, by how long it took since somebody asked first.
     fn left(&self, slot: Slot, last: Slot, now: Instant) -> String {
         let mut found = self.0.found.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, since) = *found.get_or_insert((slot, now));
+        // Until it has begun it was asked last in the life before.
+        let known = found.filter(|(first, _)| *first <= slot);
+        let (first, since) = *found.insert(known.unwrap_or((slot, now)));
         let (ran, left) = (slot.0.saturating_sub(first.0), last.0.saturating_sub(slot.0));
         let took = now.saturating_duration_since(since).as_secs_f64();
         match ran {

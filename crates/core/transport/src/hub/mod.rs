@@ -251,6 +251,7 @@ pub struct Hub {
     /// Most sockets, of all kinds; and most links of clients.
     most_sockets: usize,
     most_clients: usize,
+    turns_away: Option<&'static str>,
     /// More connections wait to be accepted.
     accept_more: bool,
     /// When the members' names are looked up again.
@@ -353,6 +354,7 @@ impl Hub {
             door: Door::new(now),
             most_sockets: usize::MAX,
             most_clients: CLIENT_LINKS,
+            turns_away: None,
             accept_more: false,
             look_up: None,
             dirty: Vec::new(),
@@ -363,6 +365,11 @@ impl Hub {
             stats: Stats::default(),
             resolver: Resolver::new(),
         })
+    }
+
+    /// Whoever connects is turned away for now, replicas too, with this reason; none ends that.
+    pub fn turn_away(&mut self, why: Option<&'static str>) {
+        self.turns_away = why;
     }
 
     /// The process may have few files open: so many sockets are taken at most, and somewhat more for members. Links of

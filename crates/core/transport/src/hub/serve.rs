@@ -278,6 +278,7 @@ impl Hub {
         if let Role::Replica { id, incarnation, .. } = hello.role {
             return self.judge_replica(id, incarnation, hello.parameters, key);
         }
+        self.takes_anybody()?;
         if self.links_per_key.get(&key).copied().unwrap_or(0) >= LINKS_PER_CLIENT {
             return Err(Refusal::for_now(format!(
                 "this client key has {LINKS_PER_CLIENT} connections already"
@@ -298,6 +299,10 @@ impl Hub {
         Ok(Peer::Client { connection, key })
     }
 
+    fn takes_anybody(&self) -> Result<(), Refusal> {
+        self.turns_away.map_or(Ok(()), |why| Err(Refusal::for_now(why)))
+    }
+
     pub(super) fn judge_replica(
         &self,
         id: ReplicaId,
@@ -305,6 +310,7 @@ impl Hub {
         parameters: Digest,
         key: PublicKey,
     ) -> Result<Peer, Refusal> {
+        self.takes_anybody()?;
         if parameters != self.parameters {
             return Err(Refusal(format!(
                 "the cluster's parameters differ: {:?}.. here, {parameters:?}.. there; \

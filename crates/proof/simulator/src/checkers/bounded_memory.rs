@@ -7,8 +7,8 @@ use perdura_agreement::pool::{
 use perdura_agreement::{ANSWER_BYTES, EARLY_BYTES, HELD_PROPOSAL_BYTES};
 use perdura_protocol::{Slot, limits};
 use perdura_replica::node::{
-    ASKED_AGAIN, Held, NOTE_BYTES, NOTES, QUESTIONS, READS_BESIDE, RECENT_BYTES, ROUTES,
-    UNVERIFIED, WAITING_READS, WAITING_REPLIES,
+    ASKED_AGAIN, Held, NOTE_BYTES, NOTES, QUESTIONS, READS_APART, RECENT_BYTES, ROUTES, UNVERIFIED,
+    WAITING_READS, WAITING_REPLIES,
 };
 
 /// Bytes that may wait for the disk of a simulated replica: less than a group decides while a slow
@@ -38,7 +38,7 @@ impl BoundedMemory {
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
         let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
-        let bounds: [(&str, usize, u64); 26] = [
+        let bounds: [(&str, usize, u64); 27] = [
             ("slots", agreement.slots, slots),
             ("bytes of frames of clients", agreement.frame_bytes, shrunk(POOL_BYTES)),
             ("bytes of one client's frames", agreement.client_bytes, shrunk(CLIENT_POOL_BYTES)),
@@ -78,7 +78,8 @@ impl BoundedMemory {
             ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
             ("retries in the stage", held.retries.0, shrunk(ASKED_AGAIN.0)),
             ("retries of one key in the stage", held.retries.1, shrunk(ASKED_AGAIN.1).max(1)),
-            ("reads in the stage and beside it", held.reads_apart, READS_BESIDE as u64),
+            ("reads in the stage", held.reads_apart, READS_APART as u64),
+            ("reads beside the stage", held.reads_beside, 2),
             ("replies for the disk", held.replies, WAITING_REPLIES as u64),
             // What goes on until the pipeline stands: of each slot a vote and a decision, and notes, which also come where nothing is decided: of
             // each prefix that a laggard signs on its way. In a new view each slot above the certified prefix may be voted for again.
@@ -193,8 +194,12 @@ mod tests {
                 Held { retries: (ASKED_AGAIN.0, ASKED_AGAIN.1 + 1), ..Held::default() },
             ),
             (
-                Held { reads_apart: READS_BESIDE, ..Held::default() },
-                Held { reads_apart: READS_BESIDE + 1, ..Held::default() },
+                Held { reads_apart: READS_APART, reads_beside: 2, ..Held::default() },
+                Held { reads_apart: READS_APART + 1, ..Held::default() },
+            ),
+            (
+                Held { reads_beside: 2, ..Held::default() },
+                Held { reads_beside: 3, ..Held::default() },
             ),
         ] {
             assert!(checker.held(0, most).is_ok() && checker.held(0, one_more).is_err());

@@ -44,21 +44,24 @@ impl World {
         }
     }
 
-    /// Whether too few for a quorum have executed what the others have, or nearly, and of those that have not, some execute slowly. It may have been
-    /// hundreds of slots behind when others failed and it was needed; that it gets on, the checker of standstill sees.
+    /// Whether a quorum of correct replicas lacks some that execute slowly, and have yet to come to what the fastest of them executed: one may have
+    /// been hundreds of slots behind when others failed and it was needed. That it gets on, the checker of standstill sees.
     fn waits_for_stages(&self) -> bool {
         let executed = |replica: usize| {
-            let process = self.replicas[replica].process.as_ref();
+            let process =
+                self.replicas[replica].process.as_ref().filter(|_| !self.is_liar(replica));
             process.map(|process| process.executed)
         };
         let highest = (0..self.n()).filter_map(executed).max().unwrap_or_default();
         let near = |slot: Slot| slot.plus(self.plan.depth) >= highest;
-        let with_it = (0..self.n()).filter_map(executed).filter(|slot| near(*slot)).count();
         let takes_long = |replica: usize| {
-            let takes_us = self.plan.stages.get(replica).copied().flatten();
-            takes_us.is_some_and(|us| us > 0) && executed(replica).is_some_and(|slot| !near(slot))
+            self.plan.stages.get(replica).copied().flatten().is_some_and(|us| us > 0)
         };
-        with_it < self.plan.faults.agreement_quorum() && (0..self.n()).any(takes_long)
+        let with_it = (0..self.n()).filter_map(executed).filter(|slot| near(*slot)).count();
+        let behind = (0..self.n()).filter(|replica| takes_long(*replica));
+        let behind = behind.filter_map(executed).filter(|slot| !near(*slot)).count();
+        let quorum = self.plan.faults.agreement_quorum();
+        with_it < quorum && with_it + behind >= quorum
     }
 
     /// When all clocks in order show an agreed time.
