@@ -123,6 +123,8 @@ bugs! {
 
     ExecutesAccepted "executes-accepted" "D2"
         "With r = 0, a leader executes what it has accepted itself, before it is decided."
+    ExecutedBeforeDecided "executed-before-decided" "D2"
+        "With r > 0, a replica executes what a quorum wrote and it has accepted itself, before it is decided."
     MarkAheadOfWrite "mark-ahead-of-write" "D2"
         "A long append is split in two, and the first part is reported under the number of the second."
 
