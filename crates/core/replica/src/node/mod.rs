@@ -202,7 +202,7 @@ pub enum Output {
     /// For the stage, in this order, where the node does not execute itself ([`Place::Apart`]).
     Stage(Job),
     /// To be answered beside the stage, on any thread; several at once.
-    Read(ReadBeside),
+    Read(Box<ReadBeside>),
     /// This is in memory from now on, and is to be read again now and then.
     Scrub {
         /// The state.

@@ -236,7 +236,9 @@ impl Node {
                 let command = read.command.clone();
                 self.reading_apart.insert(number, read);
                 self.outputs.push_back(match state {
-                    Some(state) => Output::Read(ReadBeside { number, key, command, state }),
+                    Some(state) => {
+                        Output::Read(Box::new(ReadBeside { number, key, command, state }))
+                    }
                     None => Output::Stage(Job::Read { number, key, command }),
                 });
                 return 0;

@@ -24,7 +24,10 @@ use perdura_transport::Stats;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::task::AbortHandle;
 
 /// Requests are answered from memory; a peer that takes longer than this to send one is cut off.
@@ -142,21 +145,46 @@ pub(super) enum Served {
     All(Arc<Board>),
 }
 
-/// Listens and serves on a thread that ends with the process. Where it cannot listen it tries on, and says so: what is replicated does not depend on
+/// Listens and serves on a thread that ends with what this gives. Where it cannot listen it tries on, and says so: what is replicated does not depend on
 /// what is shown of it.
-pub(super) fn serve(address: &str, served: Served) -> std::io::Result<()> {
+pub(super) fn serve(address: &str, served: Served) -> std::io::Result<Serving> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let address = address.to_owned();
-    std::thread::Builder::new().name("http".into()).spawn(move || {
-        let (listener, is_local) = listening::wait(&address);
+    let (serving, mut stops) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("http".into()).spawn(move || {
+        let ended =
+            |stops: &mut oneshot::Receiver<()>| stops.try_recv() != Err(TryRecvError::Empty);
+        let Some((listener, is_local)) = listening::wait(&address, || ended(&mut stops)) else {
+            return;
+        };
         let hosts = Hosts { is_local, own: host_of(&address).to_owned() };
-        let served = runtime.block_on(async { accept(listener, served, hosts).await });
+        let served = runtime.block_on(async {
+            tokio::select! {
+                served = accept(listener, served, hosts) => served,
+                _ = stops => Ok(()),
+            }
+        });
         if let Err(error) = served {
             tracing::error!("status and metrics are served no more: {error}");
         }
     })?;
-    Ok(())
+    Ok(Serving { stops: Some(serving), thread: Some(thread) })
+}
+
+/// As long as this is there, status and metrics are served; then nothing listens at the address any more, so that it is free for who runs the
+/// replica again in this process.
+pub(super) struct Serving {
+    stops: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stops = None;
+        // It has only answers to give that are there; a panic of it was reported.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 async fn accept(

@@ -394,7 +394,7 @@ fn live(
 ) -> Result<(), RunError> {
     let config = Arc::new(config);
     let mut tap = Some(tap);
-    let mut shared = config.on_server.as_ref().map(OnServer::published);
+    let mut shared = config.on_server.as_ref().map(|on| (on.published(), None));
     let mut repairs = Repairs::default();
     panicked::check(&config.data)?;
     taken_back::check(&config.data)?;
@@ -426,6 +426,9 @@ enum Ended {
 
 /// What a data directory is on.
 type DataDisk = Paced<FileDisk>;
+
+/// What a replica shows of itself, through all of its lives; and what serves that, if that is not its server's.
+type Published = (http::Shared, Option<http::Serving>);
 
 type MakeService = Arc<dyn Fn() -> AnyService + Send + Sync>;
 
@@ -494,7 +497,7 @@ fn give_up(log: Log<DataDisk>, checkpoints: Checkpoints<DataDisk>, why: RunError
 fn begin(
     config: &Arc<ReplicaConfig>,
     make_service: &MakeService,
-    published: &mut Option<http::Shared>,
+    published: &mut Option<Published>,
     (repairs, shutdown): (Repairs, &Shutdown),
 ) -> Result<Option<Life>, RunError> {
     let clock = Clock { origin: Instant::now() };
@@ -523,13 +526,13 @@ fn begin(
     }
     hub.turn_away(Some("this replica is starting"));
     let shared = match published {
-        Some(shared) => Arc::clone(shared),
+        Some((shared, _)) => Arc::clone(shared),
         None => {
             let shared = http::Shared::default();
-            if let Some(address) = &config.http {
-                http::serve(address, http::Served::One(Arc::clone(&shared)))?;
-            }
-            Arc::clone(published.insert(shared))
+            let served = || http::Served::One(Arc::clone(&shared));
+            let address = config.http.as_ref();
+            let serving = address.map(|address| http::serve(address, served())).transpose()?;
+            Arc::clone(&published.insert((shared, serving)).0)
         }
     };
     let starting = shared.start();

@@ -38,7 +38,7 @@ pub const THREADS: usize = 2;
 /// The node has no more reads under way than there are threads. They end with this, each behind the read that it is at: nobody waits for that, as a
 /// query may take for ever.
 pub(super) struct Readers {
-    reads: Sender<ReadBeside>,
+    reads: Sender<Box<ReadBeside>>,
     stops: Arc<AtomicBool>,
 }
 
@@ -55,7 +55,7 @@ impl Readers {
         Ok(Readers { reads, stops })
     }
 
-    pub fn send(&self, read: ReadBeside) {
+    pub fn send(&self, read: Box<ReadBeside>) {
         // Threads that are gone have reported their panic (`worker`).
         let _ = self.reads.send(read);
     }
@@ -67,7 +67,7 @@ impl Drop for Readers {
     }
 }
 
-fn work(queue: &Mutex<Receiver<ReadBeside>>, stops: &AtomicBool, completions: &Completions) {
+fn work(queue: &Mutex<Receiver<Box<ReadBeside>>>, stops: &AtomicBool, completions: &Completions) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(read) = next else { return };

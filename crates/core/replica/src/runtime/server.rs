@@ -70,6 +70,8 @@ pub struct Server {
     board: Arc<Board>,
     groups: Vec<(PartitionId, ClusterId)>,
     shutdown: ServerShutdown,
+    // Until its members have ended.
+    serving: Option<http::Serving>,
 }
 
 impl Server {
@@ -95,12 +97,11 @@ impl Server {
         }
         let partitions = groups.iter().map(|(partition, _)| *partition);
         let board = Arc::new(Board::new(id, partitions.clone(), lost_log_lines));
-        if let Some(address) = http {
-            http::serve(address, Served::All(Arc::clone(&board)))?;
-        }
+        let served = || Served::All(Arc::clone(&board));
+        let serving = http.map(|address| http::serve(address, served())).transpose()?;
         let shutdowns = partitions.map(|partition| (partition, Shutdown::new())).collect();
         let shutdown = ServerShutdown(Arc::new(shutdowns));
-        Ok(Server { doorman, board, groups, shutdown })
+        Ok(Server { doorman, board, groups, shutdown, serving })
     }
 
     /// What its member of `partition` is run with; none if it has none.
@@ -127,7 +128,7 @@ impl Server {
         self,
         members: Vec<(PartitionId, Result<Work, String>)>,
     ) -> Result<Vec<(PartitionId, String)>, RunError> {
-        let Server { doorman, board, shutdown, .. } = self;
+        let Server { doorman, board, shutdown, serving: _serving, .. } = self;
         let (own, of_doorman) = (Arc::clone(&board), shutdown.clone());
         std::thread::Builder::new()
             .name("doorman".into())

@@ -36,7 +36,7 @@ impl Workers {
     }
 
     /// Has a read answered.
-    pub fn read(&mut self, read: ReadBeside, completions: &Completions) -> io::Result<()> {
+    pub fn read(&mut self, read: Box<ReadBeside>, completions: &Completions) -> io::Result<()> {
         let readers = match self.readers.take() {
             Some(readers) => readers,
             None => Readers::start(self.read_threads, completions)?,

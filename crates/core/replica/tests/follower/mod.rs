@@ -140,7 +140,7 @@ impl Follower {
                 Output::LetGo(states) => self.let_go.extend(states),
                 Output::Diverged { .. } => self.diverged = true,
                 Output::Stage(job) => self.jobs.push_back(job),
-                Output::Read(read) => self.reads.push(read),
+                Output::Read(read) => self.reads.push(*read),
                 _ => {}
             }
         }

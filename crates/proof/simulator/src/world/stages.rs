@@ -73,11 +73,11 @@ impl World {
     }
 
     /// A read that is answered beside the stage of a replica, whatever that is at.
-    pub(crate) fn give_read(&mut self, replica: usize, read: ReadBeside) {
+    pub(crate) fn give_read(&mut self, replica: usize, read: Box<ReadBeside>) {
         let usual_us = self.plan.stages.get(replica).copied().flatten().unwrap_or(0);
         let took_us = self.disk_random.below(4 * usual_us + 1);
         let life = self.replicas[replica].life;
-        self.push(took_us, Event::ReadBeside { replica, life, read: Box::new(read) });
+        self.push(took_us, Event::ReadBeside { replica, life, read });
     }
 
     pub(crate) fn on_read_beside(&mut self, replica: usize, read: ReadBeside) {

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// Between two attempts.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// Between two looks at whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// It is said again so long after it was said first, for the second time, ...
 const SAID_AGAIN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 
@@ -17,8 +20,8 @@ const SAID_EVERY: Duration = Duration::from_secs(3600);
 /// So many reasons are each said at once: those of a resolver may change without end.
 const REASONS: usize = 8;
 
-/// A listener that does not block, and whether it serves this machine only.
-pub(super) fn wait(address: &str) -> (TcpListener, bool) {
+/// A listener that does not block, and whether it serves this machine only; none when it `stops` before there is one.
+pub(super) fn wait(address: &str, mut stops: impl FnMut() -> bool) -> Option<(TcpListener, bool)> {
     let bind = || {
         let listener = TcpListener::bind(address)?;
         let is_local = listener.local_addr()?.ip().is_loopback();
@@ -32,7 +35,7 @@ pub(super) fn wait(address: &str) -> (TcpListener, bool) {
                 if !said.reasons.is_empty() {
                     tracing::info!("status and metrics are served at {address} now");
                 }
-                return listening;
+                return Some(listening);
             }
             Err(error) => error,
         };
@@ -43,7 +46,13 @@ pub(super) fn wait(address: &str) -> (TcpListener, bool) {
                  the own file of this replica or server, and in cluster.toml, where others look it up"
             );
         }
-        std::thread::sleep(AGAIN);
+        let tried = Instant::now();
+        while tried.elapsed() < AGAIN {
+            if stops() {
+                return None;
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 }
 
