@@ -180,6 +180,32 @@ fn a_stage_answers_in_the_state_of_the_batch_before() {
     assert_eq!(outcomes, Vec::<(u64, Outcome)>::new());
 }
 
+/// Of a batch that answers more than may leave the stage the replies beyond that are let go, of each client key those beyond its part; the machine
+/// has them for who asks again.
+#[test]
+fn a_stage_lets_go_what_a_batch_answers_too_much() {
+    let machine = Replica::around(Box::new(Counter::default()) as _).0;
+    let mut stage = ExecutionStage::default();
+    // 128 bytes in all, 16 of them of one key.
+    stage.shrink(20);
+    let executor = Box::new(Executor::first(&parameters(), machine));
+    stage.carry_out(Job::Take { machine: 0, executor });
+    let [alice, bob] = [ALICE, BOB].map(|client| session(client, 1_000));
+    let adds = |id| frame(id, 0, 1, &vec![service("add 1000"); 6]);
+    let frames = vec![opening(alice), opening(bob), adds(alice), adds(bob)];
+    let batch = Batch::requests(Time(1_000), frames);
+    let job = Job::Execute { machine: 0, slot: Slot(1), batch };
+    let Some(Done::Executed(batch)) = stage.carry_out(job) else { panic!("not executed") };
+    let of = |id| batch.replies.iter().filter(|reply| reply.session == id).count();
+    // The openings, and of four or five bytes each what fits.
+    assert_eq!((of(alice), of(bob), batch.let_go), (5, 4, 5));
+    let again = Job::Answer(Retry::of(&adds(bob)));
+    let Some(Done::Answered { outcomes, .. }) = stage.carry_out(again) else {
+        panic!("not answered");
+    };
+    assert_eq!(outcomes.len(), 6);
+}
+
 /// A counter that is read beside its commands.
 #[derive(Default)]
 struct Read(Counter);

@@ -18,6 +18,7 @@ mod panics;
 mod passed_over;
 mod real;
 mod repair;
+mod shared;
 mod slow_seeder;
 mod stage;
 mod stalled;

@@ -10,7 +10,9 @@ mod notary;
 mod planning;
 #[path = "../../agreement/tests/harness/settings.rs"]
 mod settings;
+#[allow(dead_code, reason = "what is asked with mistakes is a part of it")]
 mod stage;
+#[allow(dead_code, reason = "as above")]
 mod stalled;
 
 use notary::single::{

