@@ -95,7 +95,7 @@ fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
         cluster.start(id);
     }
     cluster.wait_until_active();
-    assert_eq!(in_force(&cluster), [2; 4]);
+    assert_eq!(in_force(&cluster), [3; 4]);
     assert_eq!(cluster.entries().get("key7").map(String::as_str), Some("before"));
     cluster.run(&limit).ok();
     let metrics = cluster.http(0, "/metrics").unwrap();

@@ -120,7 +120,7 @@ fn transactions_go_on_over_partitions_that_are_raised_and_partitions_that_are_no
         assert_eq!(shown.matches(ended).count(), 2, "{shown}");
     }
     under_way.join().unwrap();
-    assert_eq!(status(&servers), [2, 1]);
+    assert_eq!(status(&servers), [3, 1]);
     assert_eq!(sum(&servers, &accounts), 800);
     let under_way = movers(&servers, &accounts, 60);
     let raised = servers.run(&["upgrade", "--yes", "--timeout", "60s"]).ok();
@@ -134,5 +134,5 @@ fn transactions_go_on_over_partitions_that_are_raised_and_partitions_that_are_no
     (0..3).for_each(|id| servers.kill(id));
     (0..3).for_each(|id| servers.start(id));
     assert_eq!(sum(&servers, &accounts), 800);
-    assert_eq!(status(&servers), [2, 2]);
+    assert_eq!(status(&servers), [3, 3]);
 }

@@ -309,11 +309,13 @@ fn a_state_that_is_restored_without_end_is_named_with_its_slot() {
     let stuck = RESTORES.lock().unwrap_or_else(PoisonError::into_inner);
     group.start(0);
     let shutdown = group.running[0].as_ref().unwrap().0.clone();
-    shutdown.request();
+    // Asked before it began, it would not begin.
     let named = format!("restoring the state of slot {slot}");
     while !shutdown.hindrance().contains(&named) {
         std::thread::yield_now();
     }
+    shutdown.request();
+    assert!(shutdown.hindrance().contains(&named));
     drop(stuck);
     group.stop(0);
 }
