@@ -6,12 +6,27 @@ mod example;
 
 use example::{Add, Count, Slow};
 use perdura::blocking::Client;
-use perdura::{Cluster, Faults, Replica, Shutdown};
+use perdura::{Cluster, Faults, Replica, RunError, Shutdown};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// A replica of this process.
+type Running = (Shutdown, JoinHandle<Result<(), RunError>>);
+
+fn start(cluster: &Cluster, id: usize) -> Running {
+    let shutdown = Shutdown::new();
+    let running = Replica::open(cluster.replica_dir(id)).service::<Slow>().unwrap();
+    let asked = shutdown.clone();
+    (shutdown, std::thread::spawn(move || running.run(&asked)))
+}
+
+fn stop((shutdown, thread): Running) {
+    shutdown.request();
+    thread.join().unwrap().unwrap();
+}
 
 /// Replicas of this process, each in a thread, and one of them is started again in the middle.
 #[test]
@@ -20,12 +35,7 @@ fn commands_that_take_long_are_executed_beside_agreement() {
     let dir = directory.path().join("cluster");
     let cluster =
         Cluster::builder(&dir).faults(Faults::crash(1).unwrap()).create::<Slow>().unwrap();
-    let start = |id: usize| {
-        let shutdown = Shutdown::new();
-        let running = Replica::open(cluster.replica_dir(id)).service::<Slow>().unwrap();
-        let asked = shutdown.clone();
-        (shutdown, std::thread::spawn(move || running.run(&asked)))
-    };
+    let start = |id: usize| start(&cluster, id);
     let mut replicas: Vec<_> = (0..3).map(|id| Some(start(id))).collect();
     let client = Client::<Slow>::open(&dir).unwrap();
     let (callers, each) = (20, 15);
@@ -47,18 +57,13 @@ fn commands_that_take_long_are_executed_beside_agreement() {
         while done.load(Ordering::Relaxed) < callers * each / 3 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let (shutdown, thread) = replicas[2].take().unwrap();
-        shutdown.request();
-        thread.join().unwrap().unwrap();
+        stop(replicas[2].take().unwrap());
         replicas[2] = Some(start(2));
     });
     for caller in 0..callers {
         assert_eq!(client.query(&Count(format!("caller {caller}"))).unwrap(), each);
     }
-    for (shutdown, thread) in replicas.into_iter().flatten() {
-        shutdown.request();
-        thread.join().unwrap().unwrap();
-    }
+    replicas.into_iter().flatten().for_each(stop);
 }
 
 /// What a replica's HTTP port says of a path; nothing if it does not answer.
@@ -80,17 +85,7 @@ fn a_replica_that_replays_its_log_says_how_far_it_is_and_stops_when_asked() {
     let dir = directory.path().join("cluster");
     let cluster =
         Cluster::builder(&dir).faults(Faults::crash(1).unwrap()).create::<Slow>().unwrap();
-    let start = |id: usize| {
-        let shutdown = Shutdown::new();
-        let running = Replica::open(cluster.replica_dir(id)).service::<Slow>().unwrap();
-        let asked = shutdown.clone();
-        (shutdown, std::thread::spawn(move || running.run(&asked)))
-    };
-    let stop = |(shutdown, thread): (Shutdown, JoinHandle<_>)| {
-        shutdown.request();
-        let ended: Result<(), perdura::RunError> = thread.join().unwrap();
-        ended.unwrap();
-    };
+    let start = |id: usize| start(&cluster, id);
     let mut replicas: Vec<_> = (0..3).map(|id| Some(start(id))).collect();
     let client = Client::<Slow>::open(&dir).unwrap();
     let (callers, each) = (40, 40);
