@@ -79,6 +79,12 @@ impl Votes {
         self.votes.iter().filter(|(_, other)| other == outcome).count()
     }
 
+    /// What so many say, if they do.
+    pub(crate) fn given_by(&self, quorum: usize) -> Option<&Outcome> {
+        let mut outcomes = self.votes.iter().map(|(_, outcome)| outcome);
+        outcomes.find(|outcome| self.support(outcome) >= quorum)
+    }
+
     /// The size of the largest group that says the same.
     pub(crate) fn best(&self) -> usize {
         self.votes.iter().map(|(_, outcome)| self.support(outcome)).max().unwrap_or(0)

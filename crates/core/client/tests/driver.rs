@@ -47,6 +47,9 @@ fn reserve() -> (Socket, String) {
     (socket, address.to_string())
 }
 
+/// What replicas answer by their slots, which are all different.
+const APART: &[u8] = b"apart";
+
 enum Order {
     Kill(usize),
     Restart(usize),
@@ -120,9 +123,19 @@ impl Replicas {
                     }
                 }
             }
-            Message::Read { id, command } => {
-                let outcome = Some(Outcome::Service(command.slice(1..)));
-                let message = Message::ReadReply { id, slot: Slot(0), outcome }.to_bytes();
+            Message::Read { .. } | Message::ReadAt { .. } => {
+                let (id, slot, content) = match message {
+                    // Each has come to another slot.
+                    Message::Read { id, command } if command[1..] == *APART => {
+                        let slot = 5 + index as u64;
+                        (id, Slot(slot), slot.to_string().into())
+                    }
+                    Message::Read { id, command } => (id, Slot(0), command.slice(1..)),
+                    Message::ReadAt { id, slot, .. } => (id, slot, slot.0.to_string().into()),
+                    other => panic!("{other:?}"),
+                };
+                let outcome = Some(Outcome::Service(content));
+                let message = Message::ReadReply { id, slot, outcome }.to_bytes();
                 let hub = self.hubs[index].as_mut().unwrap();
                 hub.send(&peer, message).unwrap();
             }
@@ -165,11 +178,21 @@ struct Cluster {
 
 impl Cluster {
     fn start(u: u8, r: u8) -> Cluster {
+        Cluster::start_keeping(u, r, false)
+    }
+
+    /// Its replicas keep states for a moment, or do not.
+    fn start_keeping(u: u8, r: u8, keeps: bool) -> Cluster {
         let faults = Faults::new(u, r).unwrap();
         let (ports, addresses): (Vec<Socket>, Vec<String>) =
             (0..faults.n()).map(|_| reserve()).unzip();
         let bind = |(id, address): (usize, &String)| {
-            Hub::bind(&hub_config(id as u8, address.clone()), Instant::now()).unwrap()
+            let mut hub =
+                Hub::bind(&hub_config(id as u8, address.clone()), Instant::now()).unwrap();
+            if keeps {
+                hub.keeps_states();
+            }
+            hub
         };
         let hubs: Vec<Hub> = addresses.iter().enumerate().map(bind).collect();
         let replica = |(id, address): (usize, &String)| ReplicaAddress {
@@ -438,4 +461,26 @@ fn a_configuration_that_contradicts_itself_is_refused() {
     assert!(matches!(error, ConnectError::Replicas { found: 2, wanted: 3, .. }), "{error}");
     let hash = SecretKey::from_seed(Scheme::KeyedHash, [1; 32]);
     assert!(matches!(Client::connect(config, hash), Err(ConnectError::Identity(_))));
+}
+
+#[tokio::test]
+async fn only_who_says_that_it_keeps_states_is_asked_for_one() {
+    for keeps in [false, true] {
+        let cluster = Cluster::start_keeping(1, 1, keeps);
+        let client = cluster.client(50);
+        until(&client, |stats| stats.linked.len() == 4).await;
+        let reply = client.observe(Bytes::from_static(APART), &patient()).await.unwrap();
+        let stats = client.stats().await.unwrap().core;
+        match reply {
+            // The largest slot of three replicas.
+            Reply::Unordered { reply, slot } => {
+                assert!(keeps && (7..=8).contains(&slot) && reply == slot.to_string());
+            }
+            reply => assert!(!keeps && reply == Reply::Service(Bytes::from_static(APART))),
+        }
+        let counts = (stats.fast_reads, stats.fast_read_fallbacks, stats.fast_reads_again > 0);
+        assert_eq!(counts, if keeps { (1, 0, true) } else { (0, 1, false) });
+        drop(client);
+        assert_eq!(cluster.stop(), if keeps { 0 } else { 2 }, "opened, and read");
+    }
 }

@@ -156,7 +156,8 @@ pub trait Service: Any + Send {
     }
 
     /// The state as it is now, for reads on other threads while commands change this one. Execution waits for it, as for a snapshot; it is asked
-    /// for while there are reads, after each batch. Without one, which it says at the start, reads are answered between batches, and batches wait
+    /// for while there are reads, after each batch, and up to 16 such states are held for a second, or as many as a quarter of the state was copied
+    /// behind. Without one, which it says at the start, reads are answered between batches, and batches wait
     /// for them.
     fn readable(&self) -> Option<Arc<dyn Readable>> {
         None

@@ -257,13 +257,22 @@ pub enum Message {
         /// Encoded service command.
         command: Bytes,
     },
-    /// Replica to client: answer to Read.
-    ReadReply {
-        /// As in the Read.
+    /// Client to replicas that said that they keep states: a read of the state after one slot (rule C2).
+    ReadAt {
+        /// Chosen by the client, echoed in the answer.
         id: u64,
-        /// The last slot that was executed: the reply is of the state behind it.
+        /// The slot.
         slot: Slot,
-        /// The reply; `None` when the replica may not answer now (it recovers) or the command is
+        /// Encoded service command.
+        command: Bytes,
+    },
+    /// Replica to client: answer to Read and ReadAt.
+    ReadReply {
+        /// As in the question.
+        id: u64,
+        /// The reply is of the state behind this slot: the last one that was executed, or that which was asked for.
+        slot: Slot,
+        /// The reply; `None` when the replica may not answer now (it recovers, or has not the state that was asked for) or the command is
         /// not a read.
         outcome: Option<Outcome>,
     },
@@ -421,6 +430,10 @@ impl Encode for Message {
                 put!(out, 34, id);
                 encode_bytes(command, out);
             }
+            Message::ReadAt { id, slot, command } => {
+                put!(out, 42, id, slot);
+                encode_bytes(command, out);
+            }
             Message::ReadReply { id, slot, outcome } => put!(out, 35, id, slot, outcome),
             Message::Replies { view, nonce, outcomes } => {
                 put!(out, 36, view, nonce);
@@ -499,6 +512,11 @@ impl Decode for Message {
             37 => get!(reader, Busy { nonce, first_number }),
             38 => get!(reader, RollCall { nonce }),
             39 => get!(reader, Present { presence, signature }),
+            42 => Message::ReadAt {
+                id: Decode::decode(reader)?,
+                slot: Decode::decode(reader)?,
+                command: reader.bytes("command", limits::COMMAND_BYTES)?,
+            },
             41 => Message::Attested(Box::new(Decode::decode(reader)?)),
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
@@ -525,10 +543,10 @@ impl Message {
         bytes.first() == Some(&4)
     }
 
-    /// Whether they ask for something to be read that is not ordered (Read).
+    /// Whether they ask for something to be read that is not ordered (Read, ReadAt).
     #[must_use]
     pub fn is_read(bytes: &[u8]) -> bool {
-        bytes.first() == Some(&34)
+        matches!(bytes.first(), Some(34 | 42))
     }
 
     /// Whether they say what is held of a replica (Recall).
@@ -545,6 +563,7 @@ impl Message {
             Message::Frame(_)
                 | Message::Attach { .. }
                 | Message::Read { .. }
+                | Message::ReadAt { .. }
                 | Message::RollCall { .. }
         )
     }
@@ -579,6 +598,7 @@ mod tests {
             (Message::Status { view, changing: false, delivered: slot }, false),
             (Message::StateQuery, false),
             (Message::Read { id: 1, command: Bytes::from_static(b"read") }, false),
+            (Message::ReadAt { id: 1, slot, command: Bytes::from_static(b"read") }, false),
             (Message::Recall(Box::new(recalled)), false),
         ];
         for (message, brings) in messages {
@@ -588,7 +608,7 @@ mod tests {
             assert_eq!(Message::is_status(&bytes), is_status, "{message:?}");
             let is_accept = matches!(message, Message::Accept { .. });
             assert_eq!(Message::is_accept(&bytes), is_accept, "{message:?}");
-            let is_read = matches!(message, Message::Read { .. });
+            let is_read = matches!(message, Message::Read { .. } | Message::ReadAt { .. });
             assert_eq!(Message::is_read(&bytes), is_read, "{message:?}");
             let is_recall = matches!(message, Message::Recall(_));
             assert_eq!(Message::is_recall(&bytes), is_recall, "{message:?}");

@@ -241,6 +241,12 @@ bugs! {
         "A fast read goes to the stage when the batches that it waits for were handed over, and overtakes them there."
     ReadOvertakesState "read-overtakes-state" "C2"
         "A fast read overtakes a received state that waits for the stage, and is answered by the older one."
+    ReadAtByFew "read-at-by-few" "C2"
+        "What r replicas say of the state after one slot is taken for the answer to a fast read."
+    ReadAtSmallest "read-at-smallest" "C2"
+        "Replicas that answer differently are asked again for the state after the smallest slot that one of them named."
+    ReadAtNewest "read-at-newest" "C2"
+        "A replica that is asked for the state after a slot answers by a later one."
     SharesBefore "shares-before" "C2"
         "For reads beside it the stage gives the state before a batch as the one after it."
 

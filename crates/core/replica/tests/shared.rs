@@ -22,6 +22,11 @@ fn reads_are_answered_beside_the_stage_in_the_state_that_they_wait_for() {
 }
 
 #[test]
+fn a_read_of_one_slot_is_answered_by_the_state_after_it_alone() {
+    stage::a_read_of_one_slot_is_answered_by_the_state_after_it_alone();
+}
+
+#[test]
 fn a_replay_that_is_to_stop_does_so_behind_a_batch() {
     stage::a_replay_that_is_to_stop_does_so_behind_a_batch();
 }

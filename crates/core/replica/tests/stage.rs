@@ -6,7 +6,7 @@ use perdura_execution::{Asked, Job};
 use perdura_protocol::{
     Batch, Certificate, Command, Digest, Outcome, Record, Scheme, Slot, Time, View,
 };
-use perdura_replica::node::{Boot, BootError, Found, Now};
+use perdura_replica::node::{Boot, BootError, Found, KEPT_STATES, Now};
 use std::cell::Cell;
 
 fn slots(follower: &Follower) -> (Slot, Slot) {
@@ -175,6 +175,62 @@ pub fn reads_are_answered_beside_the_stage_in_the_state_that_they_wait_for() {
     follower.work(1);
     follower.answer_reads();
     assert_eq!(follower.found.last().unwrap().0, Slot(4 + 3 * DEPTH));
+}
+
+/// Of states that were shared some are kept for a second, and what waits for one that comes soon is answered by no other.
+pub fn a_read_of_one_slot_is_answered_by_the_state_after_it_alone() {
+    let mut follower = Follower::apart();
+    assert!(follower.node.keeps_states());
+    follower.decide(Command::Open, 0);
+    follower.work(follower.jobs.len());
+    follower.read(1, "key3");
+    follower.work(follower.jobs.len());
+    follower.answer_reads();
+    for number in 1..=4 {
+        follower.decide(put(number), number);
+        follower.work(follower.jobs.len());
+    }
+    // The put of key 3 is slot 4, and slot 5 is the view's.
+    let asked = |follower: &mut Follower, slot: u64| {
+        follower.found.clear();
+        follower.read_at(slot, slot, "key3");
+        follower.answer_reads();
+        follower.found.clone()
+    };
+    let value = |found: &[(Slot, Option<Outcome>)]| match found {
+        [(slot, Some(Outcome::Service(reply)))] => (slot.0, reply.len() > 8),
+        other => panic!("{other:?}"),
+    };
+    let nothing_yet = asked(&mut follower, 3);
+    for (slot, found) in [(3, false), (4, true), (5, true)] {
+        assert_eq!(value(&asked(&mut follower, slot)), (slot, found));
+    }
+    assert_eq!(follower.node.report().held.kept_states, 4);
+    // One that is too far away is refused, one that comes is waited for.
+    assert_eq!(asked(&mut follower, 6 + DEPTH), [(Slot(5), None)]);
+    assert_eq!(asked(&mut follower, 6), []);
+    for number in 5..=6 {
+        follower.decide(put(number), number);
+    }
+    follower.work(2);
+    assert_eq!(follower.reads.len(), 1);
+    follower.answer_reads();
+    assert_eq!(value(&follower.found), (6, true));
+    // A second later they are gone, but that of the view is there for as long as nothing else is.
+    follower.wait(1_100);
+    assert_eq!(asked(&mut follower, 3), [(Slot(7), None)]);
+    assert_eq!(value(&asked(&mut follower, 7)), (7, true));
+    assert_eq!(follower.node.report().held.kept_states, 0);
+    assert_eq!(value(&nothing_yet), (3, false));
+    // However many come, a few are kept.
+    for number in 7..27 {
+        follower.decide(put(number), number);
+        follower.work(follower.jobs.len());
+        follower.persist();
+        follower.read(100 + number, "key3");
+        follower.answer_reads();
+    }
+    assert_eq!(follower.node.report().held.kept_states, KEPT_STATES);
 }
 
 /// Of ten batches in its log, each with its mark, one that is to stop after three executes three.

@@ -18,6 +18,9 @@ pub const PROTOCOL_VERSION: u16 = 4;
 
 const MAGIC: [u8; 8] = *b"PERDURA\0";
 
+/// The replica keeps states for a moment and takes reads of one of them (`Message::ReadAt`). Older programs do not, and do not say so.
+pub(crate) const KEEPS_STATES: &str = "keeps-states";
+
 const REPLICA: u8 = 0;
 const CLIENT: u8 = 1;
 const ADMIN: u8 = 2;
@@ -97,8 +100,8 @@ pub enum Answer {
         version: u16,
         /// The run of the replica that answers.
         boot: Option<BootId>,
-        /// Fields of a newer program. Some may be passed over.
-        unknown: Fields,
+        /// Other fields, of this program and newer ones. Some may be passed over.
+        others: Fields,
     },
     /// The connection ends.
     Refused {
@@ -234,8 +237,12 @@ impl AnyHello {
 impl Answer {
     /// The welcome of this build.
     #[must_use]
-    pub fn welcome(boot: Option<BootId>) -> Answer {
-        Answer::Welcome { version: PROTOCOL_VERSION, boot, unknown: Fields::default() }
+    pub fn welcome(boot: Option<BootId>, keeps_states: bool) -> Answer {
+        let mut others = Fields::default();
+        if keeps_states {
+            others.offer(KEEPS_STATES, &1u8);
+        }
+        Answer::Welcome { version: PROTOCOL_VERSION, boot, others }
     }
 
     /// A refusal by this build; the reason is cut at its bound.
@@ -252,14 +259,14 @@ impl Answer {
 impl Encode for Answer {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Answer::Welcome { version, boot, unknown } => {
+            Answer::Welcome { version, boot, others } => {
                 out.push(0);
                 version.encode(out);
                 let mut fields = Fields::default();
                 if let Some(boot) = boot {
                     fields.require("boot", boot);
                 }
-                fields.put_back(unknown);
+                fields.put_back(others);
                 fields.encode(out);
             }
             Answer::Refused { version, reason } => {
@@ -279,7 +286,7 @@ impl Decode for Answer {
                 let mut fields = Fields::decode(reader)?;
                 let boot = fields.take_required("boot");
                 let boot = boot.map_err(|_| DecodeError::NotCanonical("boot in a welcome"))?;
-                Ok(Answer::Welcome { version, boot, unknown: fields })
+                Ok(Answer::Welcome { version, boot, others: fields })
             }
             1 => {
                 let version = Decode::decode(reader)?;
@@ -352,8 +359,10 @@ mod tests {
     #[test]
     fn a_welcome_says_whose_run_it_is() {
         for boot in [None, Some(BootId { number: 4, nonce: [9; 16] })] {
-            let answer = Answer::welcome(boot);
-            assert_eq!(Answer::from_bytes(answer.to_bytes()), Ok(answer));
+            for keeps_states in [false, true] {
+                let answer = Answer::welcome(boot, keeps_states);
+                assert_eq!(Answer::from_bytes(answer.to_bytes()), Ok(answer));
+            }
         }
         for required in [false, true] {
             let mut unknown = Fields::default();
@@ -362,7 +371,7 @@ mod tests {
                 false => unknown.offer("colour", &7u8),
             }
             assert_eq!(unknown.pass_over().is_err(), required);
-            let newer = Answer::Welcome { version: PROTOCOL_VERSION, boot: None, unknown };
+            let newer = Answer::Welcome { version: PROTOCOL_VERSION, boot: None, others: unknown };
             assert_eq!(Answer::from_bytes(newer.to_bytes()), Ok(newer));
         }
     }

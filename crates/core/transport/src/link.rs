@@ -18,7 +18,9 @@ use crate::bounds::{Bounds, CIPHERTEXT_BYTES, SHARE_READ_BYTES};
 use crate::error::{LinkError, Misbehaviour, QueueError};
 use crate::framing::{LENGTH_BYTES, take_message};
 use crate::handshake::Handshake;
-use crate::hello::{Answer, AnyHello, Hello, Refusal, unknown_refusal, version_refusal};
+use crate::hello::{
+    Answer, AnyHello, Hello, KEEPS_STATES, Refusal, unknown_refusal, version_refusal,
+};
 use crate::identity::{Identity, public_key};
 use crate::sealed::{self, Opener, Sealer};
 use crate::uninit;
@@ -100,6 +102,8 @@ pub struct Link {
     peer_closed: bool,
     /// We say so, once everything is written.
     closing: bool,
+    /// To the dialler: what the acceptor said with its welcome.
+    keeps_states: bool,
 }
 
 impl Link {
@@ -141,6 +145,7 @@ impl Link {
             queued_bytes: 0,
             peer_closed: false,
             closing: false,
+            keeps_states: false,
         }
     }
 
@@ -295,12 +300,14 @@ impl Link {
 
     fn answer(&mut self, payload: Bytes) -> Result<Received, LinkError> {
         match Answer::from_bytes(payload) {
-            Ok(Answer::Welcome { unknown, .. }) => {
-                if let Err(FieldError::Unknown(field)) = unknown.pass_over() {
+            Ok(Answer::Welcome { mut others, .. }) => {
+                let keeps_states = matches!(others.take::<u8>(KEEPS_STATES), Ok(Some(_)));
+                if let Err(FieldError::Unknown(field)) = others.pass_over() {
                     self.stage = Stage::Ending;
                     return Err(LinkError::NewerWelcome(field));
                 }
                 self.start()?;
+                self.keeps_states = keeps_states;
                 Ok(Received::Welcome)
             }
             Ok(Answer::Refused { version, reason }) => {
@@ -311,18 +318,24 @@ impl Link {
         }
     }
 
-    /// Admits the peer that said hello, with these bounds from here on, and tells it this replica's run.
+    /// Admits the peer that said hello, with these bounds from here on, and tells it this replica's run, and whether it
+    /// keeps states for a moment and takes reads of one of them.
     ///
     /// # Errors
     /// When TLS gives no keys, or the peer said more than its hello.
     ///
     /// # Panics
     /// When no hello waits for a decision.
-    pub fn welcome(&mut self, bounds: Bounds, boot: Option<BootId>) -> Result<(), LinkError> {
+    pub fn welcome(
+        &mut self,
+        bounds: Bounds,
+        boot: Option<BootId>,
+        keeps_states: bool,
+    ) -> Result<(), LinkError> {
         assert_eq!(self.stage, Stage::AwaitDecision);
         self.bounds = bounds;
         self.start()?;
-        self.handshake.outbound = Some(Answer::welcome(boot).to_bytes());
+        self.handshake.outbound = Some(Answer::welcome(boot, keeps_states).to_bytes());
         Ok(())
     }
 
@@ -334,6 +347,12 @@ impl Link {
         assert_eq!(self.stage, Stage::AwaitDecision);
         self.handshake.outbound = Some(Answer::refused(refusal).to_bytes());
         self.stage = Stage::Ending;
+    }
+
+    /// To the dialler: whether the replica that welcomed it keeps states for a moment and takes reads of one of them.
+    #[must_use]
+    pub fn keeps_states(&self) -> bool {
+        self.keeps_states
     }
 
     /// Whether messages flow.

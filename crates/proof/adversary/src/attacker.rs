@@ -6,7 +6,7 @@ use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Encode, Frame, PublicKey, ReplicaId, SecretKey, SessionId,
-    Time, Versions, limits,
+    Slot, Time, Versions, limits,
 };
 use std::collections::VecDeque;
 
@@ -466,10 +466,19 @@ impl Attacker {
         let length = self.random.below(120);
         let noise: Bytes = (0..length).map(|_| self.random.next() as u8).collect();
         let replica = self.somebody();
-        let message = match self.random.below(4) {
+        let message = match self.random.below(5) {
             0 => noise,
             1 => Message::StateQuery.to_bytes(),
             2 => Message::Read { id: self.made, command: noise }.to_bytes(),
+            3 => {
+                // Some are far away, and some long gone.
+                let slot = match self.random.below(3) {
+                    0 => Slot(u64::MAX - self.random.below(2)),
+                    _ => Slot(self.random.below(200)),
+                };
+                let command = if self.random.percent(50) { noise } else { self.command(32) };
+                Message::ReadAt { id: self.made, slot, command }.to_bytes()
+            }
             _ => {
                 let frame = self.next(32);
                 let whole = Message::Frame(frame).to_bytes();

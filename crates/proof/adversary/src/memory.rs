@@ -112,7 +112,7 @@ impl Memory {
                 }
             }
             Message::NewView(new_view) => self.view = self.view.max(new_view.view),
-            Message::Read { id, command } => {
+            Message::Read { id, command } | Message::ReadAt { id, command, .. } => {
                 self.asked.insert(*id, command.clone());
                 bound(&mut self.asked);
             }

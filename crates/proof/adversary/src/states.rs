@@ -348,8 +348,14 @@ impl Liar {
                 if self.random.percent(50) {
                     *outcome = self.false_outcome(outcome);
                 }
-                // What was changed since then would not count.
-                slot.0 = slot.0.saturating_add(self.random.below(40)).saturating_sub(10);
+                // What was changed since then would not count. Of what is asked for by its slot another one would not.
+                match self.random.below(8) {
+                    0 => slot.0 = u64::MAX - self.random.below(2),
+                    1..4 => {
+                        slot.0 = slot.0.saturating_add(self.random.below(40)).saturating_sub(10);
+                    }
+                    _ => {}
+                }
             }
             Message::Welcome { view } => view.0 += self.random.below(3),
             _ => return speech.plainly(),

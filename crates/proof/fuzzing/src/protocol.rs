@@ -266,6 +266,10 @@ pub fn messages() -> Vec<Seed> {
         seed("attach", &Message::Attach { nonce }),
         seed("welcome", &Message::Welcome { view }),
         seed("read", &Message::Read { id: 4, command: Bytes::from_static(b"\x01\x00k1") }),
+        seed(
+            "read_at",
+            &Message::ReadAt { id: 5, slot: Slot(9), command: Bytes::from_static(b"\x01\x00k1") },
+        ),
         seed("read_reply", &Message::ReadReply { id: 4, slot: Slot(9), outcome: None }),
         seed("replies", &Message::Replies { view, nonce, outcomes }),
         seed("many_replies", &Message::Replies { view, nonce, outcomes: opened }),

@@ -112,7 +112,10 @@ pub fn hellos() -> Vec<Seed> {
         with(0, seed("client", &Hello::client(ClusterId([7; 16]), Role::Client))),
         with(0, seed("administrator", &Hello::client(ClusterId([7; 16]), Role::Admin))),
         with(0, seed("other_version", &newer)),
-        with(1, seed("welcome", &Answer::welcome(Some(BootId { number: 3, nonce: [9; 16] })))),
+        with(
+            1,
+            seed("welcome", &Answer::welcome(Some(BootId { number: 3, nonce: [9; 16] }), true)),
+        ),
         with(1, seed("refused", &Answer::refused(&Refusal("no such client \u{e9}".into())))),
     ]
 }

@@ -351,6 +351,8 @@ impl Report {
             (Mark::RepliesLetGo, counters.stage.replies_let_go),
             (Mark::RetryAsked, counters.stage.retries_asked),
             (Mark::RetryPassedOver, counters.stage.retries_passed_over),
+            (Mark::ReadAtSlot, counters.stage.reads_at),
+            (Mark::ReadAtGone, counters.stage.reads_at_gone),
         ] {
             if count > 0 {
                 *self.marks.entry(mark).or_default() += count;

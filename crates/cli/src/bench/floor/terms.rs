@@ -174,7 +174,7 @@ fn link() -> Result<(Link, Link)> {
     while !(one.is_up() && other.is_up()) {
         carry(&mut one, &mut other)?;
         if let Some(Received::Hello(..)) = other.next_received()? {
-            other.welcome(Bounds::REPLICA, None)?;
+            other.welcome(Bounds::REPLICA, None, false)?;
         }
         carry(&mut other, &mut one)?;
         one.next_received()?;

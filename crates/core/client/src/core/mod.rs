@@ -58,7 +58,7 @@ pub struct CallId(pub u64);
 pub enum Mode {
     /// Ordered among all commands.
     Ordered,
-    /// A read that n - u replicas answer alike without ordering (rule C2); ordered when they do
+    /// A read that replicas answer without ordering, enough of them alike (rule C2); ordered when they do
     /// not. Give it to commands that only read.
     Fast,
 }
@@ -201,6 +201,8 @@ pub struct ClientStats {
     pub sessions: u64,
     /// Reads answered without ordering.
     pub fast_reads: u64,
+    /// Times that replicas were asked again for the state after one slot.
+    pub fast_reads_again: u64,
     /// Fast reads that were ordered in the end.
     pub fast_read_fallbacks: u64,
     /// Messages that no replica sends to a client.
@@ -232,6 +234,10 @@ pub struct ClientCore {
     waiting_calls: usize,
     waiting_bytes: usize,
     reads: BTreeMap<u64, Read>,
+    /// Of those that replicas are asked about again: which read it is.
+    reads_again: BTreeMap<u64, u64>,
+    /// By replica: whether it answers reads by states that it keeps for a moment.
+    keep_states: Vec<bool>,
     readers: Readers,
     reach: Reach,
     roll_calls: BTreeMap<CallId, RollCall>,
@@ -268,6 +274,8 @@ impl ClientCore {
             waiting_calls: 0,
             waiting_bytes: 0,
             reads: BTreeMap::new(),
+            reads_again: BTreeMap::new(),
+            keep_states: vec![false; faults.n()],
             readers: Readers::new(faults.n()),
             reach: Reach::new(now_ms),
             roll_calls: BTreeMap::new(),
@@ -310,7 +318,7 @@ impl ClientCore {
             match timer {
                 Timer::Deadline(id) => self.deadline_passed(id),
                 Timer::FastRead(read) => self.read_expires(read),
-                Timer::SpareRead(read) => self.read_is_late(read),
+                Timer::SpareRead(read) => self.read_is_late(now_ms, read),
             }
         }
         self.tick_roll_calls(now_ms);
@@ -333,7 +341,14 @@ impl ClientCore {
             if replica == self.views.leader() {
                 self.resend_all(now_ms);
             }
-            self.reads_lost(replica);
+            self.reads_lost(now_ms, replica);
+        }
+    }
+
+    /// Whether a replica to which there is a link takes [`Message::ReadAt`]; none does unless it says so.
+    pub fn keeps_states(&mut self, replica: ReplicaId, keeps: bool) {
+        if let Some(kept) = self.keep_states.get_mut(replica.index()) {
+            *kept = keeps;
         }
     }
 

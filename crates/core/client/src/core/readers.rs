@@ -1,5 +1,5 @@
-//! Whom a client asks to read what is not ordered: as many as have to answer alike, in turn, and the others only where these do not answer
-//! soon, or not alike. So each read is carried out by n - u replicas, not by all.
+//! Whom a client asks to read what is not ordered: n - u, in turn, and the others only where these do not answer
+//! soon, or not alike. So most reads are carried out by n - u replicas, not by all.
 
 use perdura_protocol::ReplicaId;
 

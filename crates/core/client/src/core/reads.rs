@@ -1,11 +1,25 @@
-//! Fast reads (rule C2): n - u equal answers without ordering, else the read is ordered. As many are asked first ([`super::readers`]).
+//! Fast reads (rule C2): without ordering, by what n - u replicas answer. As many are asked first ([`super::readers`]).
+//!
+//! Each names the slot of the state that it read, behind which nothing had been accepted by it when the read came. So whatever was done before the
+//! read began is in the state after the largest slot that n - u name. A read ends when
+//! - n - u give equal answers, whatever their slots, or
+//! - r + 1 give equal replies by the state after one slot that is not below the largest which some n - u of them named: one of them is correct. That is
+//!   what a service replies by its state, or is as good: a partition may say less about the past after a restart, and is asked again then. Refusals
+//!   may be an older program's and do not count here.
+//!
+//! A caller that wants more matching replies than r + 1 gets as many by either.
+//!
+//! Where replicas write quickly their answers are of different slots. Those that keep states for a moment are asked again then, for that one slot.
+//! A liar may name one that is never reached. So the others are asked too, each of whose answers can only lower the slot; u of them at most can be
+//! above it once all have answered. What does not end so is ordered.
 
 use super::calls::{Stage, Timer};
 use super::{CallId, CallResult, ClientCore};
 use crate::outcome::{Refusal, Reply};
 use crate::votes::Votes;
 use bytes::Bytes;
-use perdura_protocol::{Message, Outcome, ReplicaId, Slot};
+use perdura_protocol::{Message, Outcome, ReplicaId, Slot, seeded};
+use std::collections::BTreeMap;
 
 /// A fast read in flight.
 #[derive(Debug)]
@@ -21,20 +35,93 @@ pub(super) struct Read {
     spare: Vec<ReplicaId>,
     command: Bytes,
     votes: Votes,
-    /// Behind which slots those who answered looked.
+    /// The slots that those named who answered.
     slots: Vec<(ReplicaId, Slot)>,
-    /// Replicas whose answer may still come.
+    /// What they said of the state after a slot.
+    states: BTreeMap<Slot, Votes>,
+    /// Replicas whose answer may still come; and whether they are late.
+    outstanding: Vec<ReplicaId>,
+    late: bool,
+    again: Option<Again>,
+    needs: Needs,
+}
+
+/// How many replicas have to say what.
+#[derive(Clone, Copy, Debug)]
+struct Needs {
+    /// Name slots.
+    named: usize,
+    /// Give the same, whatever their slots.
+    alike: usize,
+    /// Give the same of one slot.
+    of_slot: usize,
+    /// So many may lie.
+    liars: usize,
+}
+
+/// Those who answered are asked again.
+#[derive(Debug)]
+struct Again {
+    /// By this number.
+    id: u64,
+    /// For the state after this slot.
+    slot: Slot,
+    asked: Vec<ReplicaId>,
     outstanding: Vec<ReplicaId>,
 }
 
 impl Read {
     /// A slot that some correct replica which gave this answer had executed, where r lie: they can make it neither too high nor low at will.
-    fn certain_slot(&self, outcome: &Outcome, liars: usize) -> Slot {
+    fn certain_slot(&self, outcome: &Outcome) -> Slot {
         let gave = |replica: &ReplicaId| self.votes.final_of(*replica) == Some(outcome);
         let gave = self.slots.iter().filter(|(replica, _)| gave(replica));
         let mut slots: Vec<Slot> = gave.map(|(_, slot)| *slot).collect();
         slots.sort_unstable();
-        slots.iter().rev().nth(liars).copied().unwrap_or_default()
+        slots.iter().rev().nth(self.needs.liars).copied().unwrap_or_default()
+    }
+
+    /// The least slot that is the largest of those which n - u named; its state has all that was done before the read began.
+    fn least_slot(&self) -> Option<Slot> {
+        let mut slots: Vec<Slot> = self.slots.iter().map(|(_, slot)| *slot).collect();
+        slots.sort_unstable();
+        let largest = if seeded!(ReadAtSmallest) { 0 } else { self.needs.named - 1 };
+        (slots.len() >= self.needs.named).then(|| slots[largest])
+    }
+
+    /// A replica gave its first answer, or another one, of the state after this slot.
+    fn says(&mut self, replica: ReplicaId, slot: Slot, outcome: &Outcome) {
+        if let Outcome::Service(_) = outcome {
+            self.states.entry(slot).or_default().add(replica, outcome);
+        }
+    }
+
+    /// What replicas said of the state after a slot; and how many give the same.
+    fn voices(&self, slot: Slot) -> usize {
+        self.states.get(&slot).map_or(0, Votes::best)
+    }
+
+    /// What the read came to, and in the state after which slot.
+    fn settled(&self) -> Option<(Outcome, Slot)> {
+        if let Some(outcome) = self.votes.given_by(self.needs.alike) {
+            return Some((outcome.clone(), self.certain_slot(outcome)));
+        }
+        let few = self.needs.of_slot - usize::from(seeded!(ReadAtByFew)).min(self.needs.liars);
+        let states = self.states.range(self.least_slot()?..);
+        let mut known = states.filter_map(|(slot, votes)| Some((votes.given_by(few)?, slot)));
+        known.next_back().map(|(outcome, slot)| (outcome.clone(), *slot))
+    }
+
+    /// What is to be held of a replica that gave a first answer: true where that, or its second, agrees with what the read came to, and false where
+    /// it contradicts it. Who named a larger slot may have been further, or lie.
+    fn agrees(&self, replica: ReplicaId, (outcome, slot): &(Outcome, Slot)) -> Option<bool> {
+        let of_slot = self.states.get(slot).and_then(|votes| votes.final_of(replica));
+        let first = self.votes.final_of(replica).filter(|first| *first == outcome);
+        let named = self.slots.iter().find(|(id, _)| *id == replica).map(|(_, slot)| slot);
+        match of_slot.or(first) {
+            Some(said) => Some(said == outcome),
+            None if self.votes.support(outcome) >= self.needs.alike => Some(false),
+            None => named.is_some_and(|named| named <= slot).then_some(true),
+        }
     }
 }
 
@@ -57,12 +144,14 @@ fn result_of(reply: Result<Bytes, Refusal>, slot: Slot) -> CallResult {
 impl ClientCore {
     pub(super) fn start_read(&mut self, now_ms: u64, id: CallId) {
         let Some(call) = self.calls.get_mut(&id) else { return };
+        let (named, liars) = (self.config.faults.fast_read_quorum(), self.config.faults.r());
+        let needs = Needs { named, alike: named.max(call.quorum), of_slot: call.quorum, liars };
         let read = self.next_read;
         self.next_read += 1;
         call.stage = Stage::Reading(read);
         let command = call.command.clone();
         let mut replicas = self.readers.next(self.linked());
-        let spare = replicas.split_off(replicas.len().min(self.config.faults.fast_read_quorum()));
+        let spare = replicas.split_off(replicas.len().min(named));
         for replica in &replicas {
             self.send(*replica, Message::Read { id: read, command: command.clone() });
         }
@@ -80,24 +169,39 @@ impl ClientCore {
             command,
             votes: Votes::default(),
             slots: Vec::new(),
+            states: BTreeMap::new(),
             outstanding: replicas,
+            late: false,
+            again: None,
+            needs,
         };
         self.reads.insert(read, waiting);
     }
 
     /// Those who were asked are late.
-    pub(super) fn read_is_late(&mut self, id: u64) {
-        let Some(read) = self.reads.get(&id) else { return };
+    pub(super) fn read_is_late(&mut self, now_ms: u64, id: u64) {
+        let Some(read) = self.reads.get_mut(&id) else { return };
+        read.late = true;
         if !read.spare.is_empty() {
             read.outstanding.iter().for_each(|replica| self.readers.failed(*replica));
         }
         self.ask_others(id);
+        self.go_on(now_ms, id);
     }
 
-    /// So are all.
+    /// So are all, or a slot is not reached that somebody named.
     pub(super) fn read_expires(&mut self, id: u64) {
         let Some(read) = self.reads.get(&id) else { return };
         read.outstanding.iter().for_each(|replica| self.readers.failed(*replica));
+        if let Some(again) = &read.again {
+            let namers = read.slots.iter().filter(|(_, slot)| *slot >= again.slot);
+            let namers = namers.map(|(replica, _)| replica);
+            // Of a slot that is real more speak than can lie.
+            match read.voices(again.slot) > read.needs.liars {
+                true => again.outstanding.iter().for_each(|replica| self.readers.failed(*replica)),
+                false => namers.for_each(|replica| self.readers.failed(*replica)),
+            }
+        }
         self.order_read(id);
     }
 
@@ -118,68 +222,151 @@ impl ClientCore {
         slot: Slot,
         outcome: Option<Outcome>,
     ) {
-        let (quorum, liars) = (self.config.faults.fast_read_quorum(), self.config.faults.r());
+        let outcome = outcome.filter(|outcome| read_result(outcome).is_some());
+        if let Some(read) = self.reads_again.get(&id).copied() {
+            self.said_again(from, read, slot, outcome);
+            self.go_on(now_ms, read);
+            return;
+        }
         let Some(read) = self.reads.get_mut(&id) else { return };
         let Some(index) = read.outstanding.iter().position(|replica| *replica == from) else {
             return;
         };
         read.outstanding.swap_remove(index);
-        let call = read.call;
-        if let Some(outcome) = outcome
-            && let Some(reply) = read_result(&outcome)
-        {
-            read.slots.push((from, slot));
-            let added = read.votes.add(from, &outcome);
-            if added.support > liars {
-                read.known_ms.get_or_insert(now_ms);
-            }
-            // Not a disagreement: replicas may answer from different slots.
-            if added.support >= quorum {
-                let result = result_of(reply, read.certain_slot(&outcome, liars));
-                for (replica, _) in &read.slots {
-                    match read.votes.final_of(*replica) {
-                        Some(other) if *other != outcome => self.readers.failed(*replica),
-                        _ => self.readers.served(*replica),
-                    }
+        match outcome {
+            Some(outcome) => {
+                read.slots.push((from, slot));
+                read.says(from, slot, &outcome);
+                if read.votes.add(from, &outcome).support > read.needs.liars {
+                    read.known_ms.get_or_insert(now_ms);
                 }
-                let known_ms = read.known_ms.unwrap_or(now_ms);
-                self.readers.took(known_ms.saturating_sub(read.begin_ms));
-                if self.leaf_of(&outcome).is_some() {
-                    // Nobody attests what was not ordered.
-                    self.order_read(id);
-                    return;
-                }
-                self.stats.fast_reads += 1;
-                self.end_call(call, result);
-                return;
             }
-        } else {
-            self.readers.failed(from);
+            None => self.readers.failed(from),
         }
-        self.order_if_hopeless(id);
+        self.go_on(now_ms, id);
+    }
+
+    /// One that was asked for the state after a slot says what it knows.
+    fn said_again(&mut self, from: ReplicaId, id: u64, slot: Slot, outcome: Option<Outcome>) {
+        let Some(read) = self.reads.get_mut(&id) else { return };
+        let Some(again) = &mut read.again else { return };
+        let Some(index) = again.outstanding.iter().position(|replica| *replica == from) else {
+            return;
+        };
+        again.outstanding.swap_remove(index);
+        if let Some(outcome) = outcome
+            && slot == again.slot
+        {
+            read.says(from, slot, &outcome);
+        }
     }
 
     /// A replica's answers will not come.
-    pub(super) fn reads_lost(&mut self, replica: ReplicaId) {
+    pub(super) fn reads_lost(&mut self, now_ms: u64, replica: ReplicaId) {
         let reads: Vec<u64> = self.reads.keys().copied().collect();
         for id in reads {
             if let Some(read) = self.reads.get_mut(&id) {
                 read.outstanding.retain(|other| *other != replica);
                 read.spare.retain(|other| *other != replica);
+                if let Some(again) = &mut read.again {
+                    again.outstanding.retain(|other| *other != replica);
+                }
             }
-            self.order_if_hopeless(id);
+            self.go_on(now_ms, id);
         }
     }
 
-    /// Where those who were asked cannot be enough any more.
-    fn order_if_hopeless(&mut self, id: u64) {
-        let quorum = self.config.faults.fast_read_quorum();
+    /// Ends a read, asks further, or orders it where what may still be said is not enough.
+    fn go_on(&mut self, now_ms: u64, id: u64) {
         let Some(read) = self.reads.get(&id) else { return };
-        let most = read.votes.best() + read.outstanding.len();
-        if most + read.spare.len() < quorum {
+        if let Some(settled) = read.settled() {
+            // Not a disagreement: replicas may answer from different slots.
+            self.settle_read(now_ms, id, settled);
+            return;
+        }
+        let (heard, asked, spare) = (read.slots.len(), read.outstanding.len(), read.spare.len());
+        let (needs, late) = (read.needs, read.late);
+        let alike = read.votes.best() + asked;
+        let may_be_of_slot = match read.least_slot() {
+            // What comes lowers the slot, or is of it.
+            Some(slot) => {
+                let comes = asked > 0 && !late && self.any_keeps_states();
+                self.read_again(id, slot) || comes
+            }
+            None => asked > 0 || needs.liars == 0 || self.any_keeps_states(),
+        };
+        if heard + asked + spare < needs.named || alike + spare < needs.alike && !may_be_of_slot {
             self.order_read(id);
-        } else if most < quorum {
+        } else if alike < needs.alike {
             self.ask_others(id);
+        }
+    }
+
+    /// Asks those again who answered, for the state after a slot, or a lower one for which they were; whether that may still settle the read.
+    fn read_again(&mut self, id: u64, slot: Slot) -> bool {
+        let Some(read) = self.reads.get_mut(&id) else { return false };
+        let mut before = read.again.take();
+        if let Some(higher) = before.take_if(|again| again.slot > slot) {
+            self.reads_again.remove(&higher.id);
+        }
+        let slot = before.as_ref().map_or(slot, |again| again.slot);
+        let (asked, outstanding) = before
+            .as_ref()
+            .map_or((&[][..], 0), |again| (&again.asked[..], again.outstanding.len()));
+        let states = read.states.get(&slot);
+        let more = read.slots.iter().map(|(replica, _)| *replica).filter(|replica| {
+            let takes = self.keep_states[replica.index()] && self.links[replica.index()];
+            let knows = states.is_some_and(|votes| votes.final_of(*replica).is_some());
+            takes && !knows && !asked.contains(replica)
+        });
+        let more: Vec<ReplicaId> = more.collect();
+        if read.voices(slot) + outstanding + more.len() < read.needs.of_slot {
+            read.again = before;
+            return false;
+        }
+        let again = read.again.insert(before.unwrap_or_else(|| {
+            self.stats.fast_reads_again += 1;
+            self.next_read += 1;
+            self.reads_again.insert(self.next_read - 1, id);
+            let (asked, outstanding) = (Vec::new(), Vec::new());
+            Again { id: self.next_read - 1, slot, asked, outstanding }
+        }));
+        again.asked.extend_from_slice(&more);
+        again.outstanding.extend_from_slice(&more);
+        let (id, any) = (again.id, !again.outstanding.is_empty());
+        let command = read.command.clone();
+        for replica in more {
+            self.send(replica, Message::ReadAt { id, slot, command: command.clone() });
+        }
+        any
+    }
+
+    fn any_keeps_states(&self) -> bool {
+        self.linked().iter().any(|replica| self.keep_states[replica.index()])
+    }
+
+    fn settle_read(&mut self, now_ms: u64, id: u64, settled: (Outcome, Slot)) {
+        let Some(read) = self.reads.get(&id) else { return };
+        for (replica, _) in &read.slots {
+            match read.agrees(*replica, &settled) {
+                Some(true) => self.readers.served(*replica),
+                Some(false) => self.readers.failed(*replica),
+                None => {}
+            }
+        }
+        if read.again.is_none() {
+            let known_ms = read.known_ms.unwrap_or(now_ms);
+            self.readers.took(known_ms.saturating_sub(read.begin_ms));
+        }
+        let (call, (outcome, slot)) = (read.call, settled);
+        match read_result(&outcome) {
+            // Nobody attests what was not ordered.
+            Some(_) if self.leaf_of(&outcome).is_some() => self.order_read(id),
+            Some(reply) => {
+                self.stats.fast_reads += 1;
+                self.end_call(call, result_of(reply, slot));
+            }
+            None => self.order_read(id),
         }
     }
 
@@ -196,6 +383,9 @@ impl ClientCore {
         if let Some(read) = self.reads.remove(&id) {
             self.timers.remove(&(read.fallback_ms, Timer::FastRead(id)));
             self.timers.remove(&(read.spare_ms, Timer::SpareRead(id)));
+            if let Some(again) = read.again {
+                self.reads_again.remove(&again.id);
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ const TURN_BYTES: usize = 1024 * 1024;
 /// What happened on a connection.
 #[derive(Debug)]
 pub(super) enum Event {
-    Up,
+    Up { keeps_states: bool },
     Down,
     Message(Message),
 }
@@ -280,7 +280,7 @@ impl Open {
                 match received {
                     Received::Welcome => {
                         self.handshake_deadline = None;
-                        events.push(Event::Up);
+                        events.push(Event::Up { keeps_states: self.link.keeps_states() });
                     }
                     Received::Message(bytes) => events.push(Event::Message(decode(bytes)?)),
                     // A dialler's link gives none.

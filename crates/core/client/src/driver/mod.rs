@@ -232,8 +232,8 @@ impl Client {
         self.request(command, Mode::Ordered, options).await
     }
 
-    /// Carries out a service command that only reads, without ordering where n - u replicas answer
-    /// alike, else ordered (rule C2). What the service answers in order only, such as a command that writes, is carried out as by
+    /// Carries out a service command that only reads, without ordering where enough replicas answer
+    /// alike, or of one slot, else ordered (rule C2). What the service answers in order only, such as a command that writes, is carried out as by
     /// [`Client::call`], once.
     ///
     /// # Errors

@@ -269,7 +269,10 @@ impl Task {
         let replica = self.connections[index].replica().id;
         for event in events.drain(..) {
             match event {
-                Event::Up => self.core.on_link(now_ms, replica, true),
+                Event::Up { keeps_states } => {
+                    self.core.keeps_states(replica, keeps_states);
+                    self.core.on_link(now_ms, replica, true);
+                }
                 Event::Down => self.core.on_link(now_ms, replica, false),
                 Event::Message(message) => self.core.on_message(now_ms, replica, message),
             }

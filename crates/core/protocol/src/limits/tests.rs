@@ -121,6 +121,8 @@ fn what_clients_send_and_get() {
     check(&Message::Overdue(frame(FRAME_BYTES)), MESSAGE_BYTES);
     assert!(Message::from_bytes(Message::Frame(frame(FRAME_BYTES + 1)).to_bytes()).is_err());
     check(&Message::Read { id, command: vec![1; COMMAND_BYTES].into() }, CLIENT_MESSAGE_BYTES);
+    let command = vec![1; COMMAND_BYTES].into();
+    check(&Message::ReadAt { id, slot: Slot(3), command }, CLIENT_MESSAGE_BYTES);
     let reply = Outcome::Service(vec![1; FRAME_BYTES].into());
     check(&Message::ReadReply { id, slot: Slot(3), outcome: Some(reply.clone()) }, MESSAGE_BYTES);
     let refused = Outcome::Refused(RefusalReason::Service("x".repeat(4096)));

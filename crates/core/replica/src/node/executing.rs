@@ -87,7 +87,9 @@ impl Node {
                 let StagedBatch { machine, ran, replies, let_go, news, shared } = *batch;
                 let Execution::Apart(apart) = &mut self.execution else { return };
                 let administrator = apart.administrator();
-                let Some(delivery) = apart.executed(machine, news, shared) else {
+                let Some(delivery) =
+                    apart.executed(machine, (&ran, news), shared, now.monotonic_ms)
+                else {
                     // Of a machine that another has taken the place of.
                     self.counters.stage.superseded += 1;
                     let snapshot = ran.boundary.map(|boundary| boundary.snapshot);

@@ -8,9 +8,11 @@
 //!   beside what it repeats.
 
 use super::Output;
+use super::beside::{Beside, copies};
 use super::unexecuted::Delivery;
 use perdura_execution::{
-    AnyService, Asked, Executor, Job, Machine, Measure, News, ReadState, View, newest_versions,
+    AnyService, Asked, ExecutedBatch, Executor, Job, Machine, Measure, News, ReadState, View,
+    newest_versions,
 };
 use perdura_protocol::{Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions, seeded};
 use std::collections::{BTreeMap, VecDeque};
@@ -58,21 +60,13 @@ pub(super) struct Apart {
     view: View,
     // Whether the stage has it.
     taken: bool,
-    // The state of the view, for reads beside the stage, where it was shared; and up to which slot the stage was told to share it. None where the
-    // service has none to give.
+    // What is read beside the stage. None where the service has no states to give.
     beside: Option<Beside>,
     // Handed to it, and not heard of yet.
     waiting: VecDeque<Delivery>,
     // The frames in them: by the session and the first number, behind which number they end, and in how many batches they are. Of frames that
     // share numbers and are not the same some numbers may not be found: such are ordered again, and answered then.
     frames: BTreeMap<(SessionId, u64), (u64, usize)>,
-}
-
-/// What of a machine is read beside the stage.
-#[derive(Default)]
-struct Beside {
-    shared: Option<ReadState>,
-    through: Slot,
 }
 
 impl Apart {
@@ -104,8 +98,9 @@ impl Apart {
     pub fn executed(
         &mut self,
         machine: u64,
-        news: News,
+        (ran, news): (&ExecutedBatch, News),
         shared: Option<ReadState>,
+        now_ms: u64,
     ) -> Option<Delivery> {
         let delivery = self.waiting.pop_front_if(|_| machine == self.machine)?;
         for frame in delivery.batch.frames() {
@@ -119,8 +114,9 @@ impl Apart {
         }
         self.view.follow(news);
         if let Some(beside) = &mut self.beside {
-            // That of the batch before holds on to memory.
-            beside.shared = shared;
+            let state_bytes = self.view.state_bytes();
+            let copied = copies(&delivery.batch, ran, state_bytes);
+            beside.executed(shared, (copied, state_bytes), now_ms);
         }
         Some(delivery)
     }
@@ -132,29 +128,41 @@ impl Apart {
 
     /// The state of the view, if it is shared.
     pub fn shared(&self) -> Option<&ReadState> {
-        self.beside.as_ref()?.shared.as_ref()
+        self.beside.as_ref()?.shared()
+    }
+
+    /// The state after a slot, if it is the view's and shared, or kept.
+    pub fn state_after(&self, slot: Slot) -> Option<&ReadState> {
+        self.beside.as_ref()?.state_after(slot)
+    }
+
+    /// States that are kept besides that of the view.
+    pub fn kept_states(&self) -> usize {
+        self.beside.as_ref().map_or(0, Beside::kept)
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, now_ms: u64) {
+        if let Some(beside) = &mut self.beside {
+            beside.tick(now_ms);
+        }
     }
 
     /// There are reads: the stage is told to share states for as long as a pipeline has `depth` slots twice, unless that was done lately.
     pub fn share(&mut self, depth: u64) -> Option<Output> {
         let (machine, slot) = (self.machine, self.view.slot());
-        let beside = self.beside.as_mut()?;
-        if slot.plus(depth) <= beside.through {
-            return None;
-        }
-        let through = slot.plus(2 * depth);
-        beside.through = through;
+        let through = self.beside.as_mut()?.share(slot, depth)?;
         Some(Output::Stage(Job::Share { machine, through }))
     }
 
     /// The stage shares the state of this machine as it is, which is that of the view: what it executed before has been heard of.
     pub fn shares(&mut self, machine: u64, state: Option<ReadState>) {
-        match &mut self.beside {
+        match (&mut self.beside, state) {
             _ if machine != self.machine => {}
+            (Some(beside), Some(state)) => beside.shares(state),
             // It has none to give any more.
-            beside if state.is_none() => *beside = None,
-            Some(beside) => beside.shared = state,
-            None => {}
+            (beside, None) => *beside = None,
+            (None, Some(_)) => {}
         }
     }
 
@@ -208,6 +216,21 @@ impl Execution {
 
     pub fn reads_beside(&self) -> bool {
         matches!(self, Execution::Apart(apart) if apart.reads_beside())
+    }
+
+    /// States that are kept besides that of the view.
+    pub fn kept_states(&self) -> usize {
+        match self {
+            Execution::Here(_) => 0,
+            Execution::Apart(apart) => apart.kept_states(),
+        }
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, now_ms: u64) {
+        if let Execution::Apart(apart) = self {
+            apart.tick(now_ms);
+        }
     }
 
     pub fn is_apart(&self) -> bool {

@@ -183,6 +183,9 @@ impl Node {
                     self.attach(SessionId { client: key, nonce }, connection);
                 }
                 Message::Read { id, command } => self.on_read(now, (connection, key), id, command),
+                Message::ReadAt { id, slot, command } => {
+                    self.on_read_at(now, (connection, key), id, (slot, command));
+                }
                 Message::RollCall { nonce } => self.on_roll_call(now, peer, key, nonce),
                 _ => self.misbehaved(peer, "a message that no client sends".into()),
             },

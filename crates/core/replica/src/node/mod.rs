@@ -18,6 +18,7 @@
 mod asking;
 mod attesting;
 mod backlog;
+mod beside;
 mod boot;
 mod boots;
 mod certificates;
@@ -48,6 +49,7 @@ mod waiting;
 
 pub use asking::ASKED_AGAIN;
 pub use backlog::{BACKLOG_BYTES, NOTE_BYTES};
+pub use beside::KEPT_STATES;
 pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Replayed, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use company::{CompanyReport, MemberReport, offset_text, seconds};
@@ -428,6 +430,7 @@ impl Node {
             self.tick_roll_calls(now);
             self.tick_boots(now);
             self.checkpointing.let_older_go(now.monotonic_ms);
+            self.execution.tick(now.monotonic_ms);
         }
         self.carry_out(now);
         self.hand_over(now);

@@ -7,6 +7,9 @@
 //!
 //! Where the replica executes in a stage, reads are answered beside it, in the state of the view, if the service has that to give: what reads much
 //! delays no batch then. Else the stage answers them between its batches.
+//!
+//! A read of the state after one slot ([`Message::ReadAt`](perdura_protocol::Message::ReadAt)) is answered by that alone: it waits for a slot that
+//! comes soon, and is refused where the state is gone. The reads of a key wait in the order of their slots.
 
 use super::execution::Execution;
 use super::waiting::Capacity;
@@ -54,6 +57,8 @@ const BURST: u64 = 1024 * 1024;
 #[derive(Debug)]
 pub(super) struct WaitingRead {
     after: Slot,
+    // By that state alone.
+    exactly: bool,
     since_ms: u64,
     connection: u64,
     key: PublicKey,
@@ -154,14 +159,48 @@ impl Node {
         let accepted = self.agreement.highest_accepted();
         let after = if seeded!(FastReadAtOnce) { Slot(0) } else { accepted };
         let since_ms = now.monotonic_ms;
-        let read = WaitingRead { after, since_ms, connection, key, id, command };
+        let read = WaitingRead { after, exactly: false, since_ms, connection, key, id, command };
         if !self.agreement.voting() {
             self.refuse_read(&read);
             return;
         }
-        let bytes = read.command.len();
-        if let Err(refused) = self.reads.push(key, read, bytes) {
+        self.line_up_read(read);
+    }
+
+    fn line_up_read(&mut self, read: WaitingRead) {
+        let (bytes, after) = (read.command.len(), read.after);
+        let before = |other: &WaitingRead| other.after <= after;
+        if let Err(refused) = self.reads.insert(read.key, read, bytes, before) {
             self.refuse_read(&refused);
+        }
+    }
+
+    /// A read of the state after one slot.
+    pub(super) fn on_read_at(
+        &mut self,
+        now: Now,
+        (connection, key): (u64, PublicKey),
+        id: u64,
+        (slot, command): (Slot, Bytes),
+    ) {
+        let since_ms = now.monotonic_ms;
+        let read =
+            WaitingRead { after: slot, exactly: true, since_ms, connection, key, id, command };
+        let may_come = match &self.execution {
+            Execution::Apart(apart) if apart.reads_beside() && self.agreement.voting() => {
+                // Beyond what could be accepted by now it is far away, or a lie.
+                let soon = self.agreement.highest_accepted().plus(self.parameters.depth);
+                let is_there = || apart.state_after(slot).is_some();
+                slot <= soon && (slot >= self.execution.slot() || is_there())
+            }
+            Execution::Apart(_) | Execution::Here(_) => false,
+        };
+        match may_come {
+            true => self.line_up_read(read),
+            false => {
+                self.counters.stage.reads_at_gone += 1;
+                self.refuse_read(&read);
+            }
         }
     }
 
@@ -185,13 +224,18 @@ impl Node {
         }
     }
 
+    /// Whether reads of the state after one slot are answered here.
+    #[must_use]
+    pub fn keeps_states(&self) -> bool {
+        self.execution.reads_beside()
+    }
+
     /// So many threads answer reads beside a stage, 1 to [`READS_BESIDE`]; two if nobody says.
     pub fn set_read_threads(&mut self, threads: usize) {
         self.read_threads = threads.clamp(1, READS_BESIDE);
     }
 
     pub(super) fn answer_reads(&mut self, now: Now) {
-        // A client's reads wait in the order of their slots: Accepts only reach higher.
         let too_early = seeded!(ReadBeforeOrdered) && self.execution.is_apart();
         let stale_ms = if self.takes_long { STALE_SLOW_MS } else { STALE_MS };
         self.pace.tick(now.monotonic_ms);
@@ -230,7 +274,17 @@ impl Node {
         let executor = match &self.execution {
             Execution::Here(executor) => executor,
             Execution::Apart(apart) => {
-                let state = apart.shared().cloned();
+                let state = match read.exactly {
+                    true => apart.state_after(read.after),
+                    false => apart.shared(),
+                };
+                let state = state.cloned();
+                self.counters.stage.reads_at += u64::from(read.exactly && state.is_some());
+                if read.exactly && state.is_none() {
+                    self.counters.stage.reads_at_gone += 1;
+                    self.refuse_read(&read);
+                    return 0;
+                }
                 self.reads_begun += 1;
                 let (number, key) = (self.reads_begun, read.key);
                 let command = read.command.clone();

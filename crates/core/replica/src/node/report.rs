@@ -100,6 +100,10 @@ pub struct StageMarks {
     pub retries_asked: u64,
     /// Retries for which it was not, since it was asked for as many as may be.
     pub retries_passed_over: u64,
+    /// Reads of the state after one slot that were answered.
+    pub reads_at: u64,
+    /// Those that were refused: the state was gone, or never shared, or far away.
+    pub reads_at_gone: u64,
 }
 
 /// Whether a replica takes part.
@@ -146,6 +150,8 @@ pub struct Held {
     pub unverified: (usize, usize),
     /// Reads that wait, and their bytes.
     pub reads: (usize, usize),
+    /// States that are kept for reads of one slot, besides the newest.
+    pub kept_states: usize,
     /// Batches that were delivered and are not executed, and their bytes.
     pub unexecuted: (usize, usize),
     /// Retries whose answers the stage is asked for, and those of the client key that has most.
@@ -295,6 +301,7 @@ impl Node {
             agreement: self.agreement.held(),
             unverified: self.frames.held(),
             reads: self.reads.held(),
+            kept_states: self.execution.kept_states(),
             unexecuted: self.unexecuted(),
             retries: self.asking.held(),
             reads_apart: if beside { 0 } else { self.reading_apart.len() },

@@ -62,6 +62,24 @@ impl<K: Ord + Copy, T> Lines<K, T> {
         Ok(())
     }
 
+    /// Puts an item into its line behind those that are `before` it, which are its first ones; or gives it back.
+    pub fn insert(
+        &mut self,
+        whose: K,
+        item: T,
+        bytes: usize,
+        before: impl Fn(&T) -> bool,
+    ) -> Result<(), T> {
+        self.push(whose, item, bytes)?;
+        if let Some(line) = self.lines.get_mut(&whose) {
+            if let Some(last) = line.items.pop_back() {
+                let place = line.items.partition_point(|(item, _)| before(item));
+                line.items.insert(place, last);
+            }
+        }
+        Ok(())
+    }
+
     /// The next item of the next line whose first one is `ready`.
     pub fn pop(&mut self, ready: impl Fn(&T) -> bool) -> Option<(K, T)> {
         for _ in 0..self.turn.len() {
@@ -129,6 +147,17 @@ mod tests {
         while lines.pop(|_| true).is_some() {}
         assert_eq!((lines.held(), lines.is_empty()), ((0, 0), true));
         assert!(lines.turn.is_empty() && lines.lines.is_empty());
+    }
+
+    #[test]
+    fn what_comes_sooner_is_put_before_what_comes_later() {
+        let mut lines = Lines::new(Capacity { items: 100, bytes: 100 });
+        for item in [5, 9, 7, 9, 5, 12] {
+            assert!(lines.insert(1, item, 1, |other| *other <= item).is_ok());
+        }
+        let order: Vec<i32> = (0..6).filter_map(|_| lines.pop(|_| true).map(|(_, i)| i)).collect();
+        assert_eq!((order, lines.held()), (vec![5, 5, 7, 9, 9, 12], (0, 0)));
+        assert!(lines.insert(2, 3, 101, |_| true).is_err());
     }
 
     #[test]

@@ -333,6 +333,11 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
         ("perdura_unverified_frames", "Frames not verified yet.", held.unverified.0 as u64),
         ("perdura_reads_waiting", "Unordered reads waiting.", held.reads.0 as u64),
         (
+            "perdura_states_kept",
+            "States before the newest that are kept for unordered reads.",
+            held.kept_states as u64,
+        ),
+        (
             "perdura_execution_waiting_batches",
             "Batches that are decided and not executed.",
             held.unexecuted.0 as u64,

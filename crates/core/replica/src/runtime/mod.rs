@@ -567,6 +567,9 @@ fn begin(
         Err(error) => return Err(give_up(log, checkpoints, error)),
     };
     node.set_read_threads(config.read_threads);
+    if node.keeps_states() {
+        hub.keeps_states();
+    }
     hub.turn_away(None);
     if config.profile {
         *node.stages() = Stages::by(thread_nanoseconds);

@@ -224,6 +224,16 @@ impl Follower {
         self.end_round();
     }
 
+    /// The client reads a key in the state after a slot.
+    pub fn read_at(&mut self, id: u64, slot: u64, key: &'static str) {
+        let peer = Peer::Client { connection: 1, key: client() };
+        let get = StoreCommand::Get { key: Bytes::from_static(key.as_bytes()) };
+        let command = Command::Service(get.to_bytes()).to_bytes();
+        let message = Message::ReadAt { id, slot: Slot(slot), command };
+        self.node.handle_message(now(self.now_ms), peer, message.to_bytes());
+        self.end_round();
+    }
+
     /// Reads that wait beside the stage are answered.
     pub fn answer_reads(&mut self) {
         for read in std::mem::take(&mut self.reads) {

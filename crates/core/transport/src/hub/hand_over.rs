@@ -67,8 +67,8 @@ impl Hub {
         connection.connected = true;
         match verdict {
             Ok(peer) => {
-                if let Err(error) = connection.link.welcome(Bounds::REPLICA, self.hello.role.boot())
-                {
+                let boot = self.hello.role.boot();
+                if let Err(error) = connection.link.welcome(Bounds::REPLICA, boot, false) {
                     self.end(place, error);
                     return;
                 }

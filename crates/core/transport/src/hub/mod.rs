@@ -252,6 +252,7 @@ pub struct Hub {
     most_sockets: usize,
     most_clients: usize,
     turns_away: Option<&'static str>,
+    keeps_states: bool,
     /// More connections wait to be accepted.
     accept_more: bool,
     /// When the members' names are looked up again.
@@ -317,6 +318,11 @@ impl Hub {
         }
     }
 
+    /// The service is read in states that are kept for a moment: what links of clients that come up from here on are told.
+    pub fn keeps_states(&mut self) {
+        self.keeps_states = true;
+    }
+
     fn new(
         config: &HubConfig,
         identity: Identity,
@@ -355,6 +361,7 @@ impl Hub {
             most_sockets: usize::MAX,
             most_clients: CLIENT_LINKS,
             turns_away: None,
+            keeps_states: false,
             accept_more: false,
             look_up: None,
             dirty: Vec::new(),

@@ -252,7 +252,9 @@ impl Hub {
                     Peer::Replica(_) => Bounds::REPLICA,
                     Peer::Client { .. } => Bounds::CLIENT_AT_REPLICA,
                 };
-                connection.link.welcome(bounds, self.hello.role.boot())?;
+                let boot = self.hello.role.boot();
+                let keeps_states = self.keeps_states && matches!(peer, Peer::Client { .. });
+                connection.link.welcome(bounds, boot, keeps_states)?;
                 self.link_up(place, peer);
                 Ok(())
             }

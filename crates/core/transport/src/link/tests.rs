@@ -38,7 +38,7 @@ fn up() -> (Link, Link) {
         let received = carry(&mut dialler, &mut acceptor, 1000).unwrap();
         if let [Received::Hello(hello, proven)] = &received[..] {
             assert_eq!((hello.role, *proven), (Role::Client, key(1).public()));
-            acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None).unwrap();
+            acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None, false).unwrap();
         }
         carry(&mut acceptor, &mut dialler, 1000).unwrap();
     }
@@ -60,7 +60,7 @@ fn the_dialler_chooses_the_cipher_that_its_processor_is_made_for() {
             if matches!(received[..], [Received::Hello(..)]) {
                 let tls = acceptor.handshake.tls.as_ref().unwrap();
                 suite = Some(tls.negotiated_cipher_suite().unwrap().suite());
-                acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None).unwrap();
+                acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None, false).unwrap();
             }
             carry(&mut acceptor, &mut dialler, 1000).unwrap();
         }
@@ -135,7 +135,7 @@ fn who_is_welcome_keeps_nothing_of_tls() {
     while !acceptor.is_up() {
         let received = carry(&mut dialler, &mut acceptor, 1000).unwrap();
         if matches!(received[..], [Received::Hello(..)]) {
-            acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None).unwrap();
+            acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None, false).unwrap();
         }
         carry(&mut acceptor, &mut dialler, 1000).unwrap();
     }
@@ -203,7 +203,7 @@ fn what_is_sent_with_the_welcome_comes_with_it() {
         carry(&mut dialler, &mut acceptor, 1000).unwrap();
         carry(&mut acceptor, &mut dialler, 1000).unwrap();
         carry(&mut dialler, &mut acceptor, 1000).unwrap();
-        acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None).unwrap();
+        acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None, false).unwrap();
         let sent = [Bytes::from_static(b"first"), Bytes::from(vec![9; 70_000])];
         sent.iter().for_each(|message| acceptor.queue(message.clone()).unwrap());
         let received = carry(&mut acceptor, &mut dialler, step).unwrap();

@@ -107,7 +107,7 @@ fn link(dialler: &SecretKey, acceptor: &SecretKey, bounds: (Bounds, Bounds)) -> 
     while !(one.is_up() && other.is_up()) {
         carry(&mut one, &mut other);
         if let Some(Received::Hello(..)) = other.next_received().unwrap() {
-            other.welcome(bounds.1, None).unwrap();
+            other.welcome(bounds.1, None, false).unwrap();
         }
         carry(&mut other, &mut one);
         one.next_received().unwrap();

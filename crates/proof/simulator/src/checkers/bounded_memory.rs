@@ -7,8 +7,8 @@ use perdura_agreement::pool::{
 use perdura_agreement::{ANSWER_BYTES, EARLY_BYTES, HELD_PROPOSAL_BYTES};
 use perdura_protocol::{Slot, limits};
 use perdura_replica::node::{
-    ASKED_AGAIN, Held, NOTE_BYTES, NOTES, QUESTIONS, READS_APART, RECENT_BYTES, ROUTES, UNVERIFIED,
-    WAITING_READS, WAITING_REPLIES,
+    ASKED_AGAIN, Held, KEPT_STATES, NOTE_BYTES, NOTES, QUESTIONS, READS_APART, RECENT_BYTES,
+    ROUTES, UNVERIFIED, WAITING_READS, WAITING_REPLIES,
 };
 
 /// Bytes that may wait for the disk of a simulated replica: less than a group decides while a slow
@@ -38,7 +38,7 @@ impl BoundedMemory {
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
         let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
-        let bounds: [(&str, usize, u64); 27] = [
+        let bounds: [(&str, usize, u64); 28] = [
             ("slots", agreement.slots, slots),
             ("bytes of frames of clients", agreement.frame_bytes, shrunk(POOL_BYTES)),
             ("bytes of one client's frames", agreement.client_bytes, shrunk(CLIENT_POOL_BYTES)),
@@ -76,6 +76,7 @@ impl BoundedMemory {
             ("bytes to verify", held.unverified.1, shrunk(UNVERIFIED.bytes)),
             ("reads", held.reads.0, shrunk(WAITING_READS.items)),
             ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
+            ("kept states", held.kept_states, KEPT_STATES as u64),
             ("retries in the stage", held.retries.0, shrunk(ASKED_AGAIN.0)),
             ("retries of one key in the stage", held.retries.1, shrunk(ASKED_AGAIN.1).max(1)),
             ("reads in the stage", held.reads_apart, READS_APART as u64),

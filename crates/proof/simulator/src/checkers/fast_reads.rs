@@ -1,5 +1,5 @@
 //! Guards C2: a read that is not ordered is answered by a state in which every slot was executed for which its replica had sent an Accept when the
-//! read came, and which is not older than the one that the replica had executed by then.
+//! read came, and which is not older than the one that the replica had executed by then; or by the state after the one slot that it asks for.
 
 use crate::violation::{Broken, Check};
 use perdura_protocol::{PublicKey, Slot};
@@ -13,8 +13,16 @@ pub type Read = (PublicKey, u64, u64);
 #[derive(Clone, Debug, Default)]
 struct Here {
     accepted: Slot,
-    // Behind which slot each is answered.
-    waiting: BTreeMap<Read, Slot>,
+    waiting: BTreeMap<Read, Behind>,
+}
+
+/// By which state a read is answered.
+#[derive(Clone, Copy, Debug)]
+enum Behind {
+    /// After this slot, or a later one.
+    Least(Slot),
+    /// After this one.
+    Exactly(Slot),
 }
 
 /// The checker.
@@ -42,7 +50,12 @@ impl FastReads {
     /// A read comes to a correct replica, which has executed up to a slot. One that came before waits for what it waited for then.
     pub fn comes(&mut self, replica: usize, read: Read, executed: Slot) {
         let Here { accepted, waiting } = &mut self.0[replica];
-        waiting.entry(read).or_insert(executed.max(*accepted));
+        waiting.entry(read).or_insert(Behind::Least(executed.max(*accepted)));
+    }
+
+    /// One of the state after a slot comes to a correct replica.
+    pub fn comes_for(&mut self, replica: usize, read: Read, slot: Slot) {
+        self.0[replica].waiting.entry(read).or_insert(Behind::Exactly(slot));
     }
 
     /// A correct replica answers a read by the state after a slot, or says nothing of it.
@@ -50,13 +63,16 @@ impl FastReads {
         let (Some(behind), Some(slot)) = (self.0[replica].waiting.remove(&read), by) else {
             return Ok(());
         };
-        if slot >= behind {
-            return Ok(());
-        }
-        let what = format!(
-            "replica {replica} answers a read by its state after slot {slot}; when it came, that replica had executed, or sent Accepts, up \
-             to slot {behind}"
-        );
+        let what = match behind {
+            Behind::Least(least) if slot < least => format!(
+                "replica {replica} answers a read by its state after slot {slot}; when it came, that replica had executed, or sent Accepts, \
+                 up to slot {least}"
+            ),
+            Behind::Exactly(asked) if slot != asked => format!(
+                "replica {replica} answers a read of the state after slot {asked} by that after slot {slot}"
+            ),
+            _ => return Ok(()),
+        };
         Err(Broken::new(RULE, what))
     }
 }
@@ -97,5 +113,16 @@ mod tests {
         assert!(reads.answers(0, read(2), Some(Slot(19))).is_err());
         reads.comes(0, read(3), Slot(20));
         assert!(reads.answers(0, read(3), None).is_ok(), "it has to be ordered");
+    }
+
+    #[test]
+    fn a_read_of_one_slot_is_answered_by_no_other() {
+        let mut reads = FastReads::new(1);
+        for (number, by, holds) in
+            [(1, Some(7), true), (2, Some(8), false), (3, Some(6), false), (4, None, true)]
+        {
+            reads.comes_for(0, read(number), Slot(7));
+            assert_eq!(reads.answers(0, read(number), by.map(Slot)).is_ok(), holds, "{number}");
+        }
     }
 }

@@ -104,6 +104,10 @@ pub enum Mark {
     RetryAsked,
     /// A retry was passed over, since the stage was asked for as many as may be.
     RetryPassedOver,
+    /// A read was answered by the state after the slot that it asked for.
+    ReadAtSlot,
+    /// Or refused, for that state was not kept any more, or is far away.
+    ReadAtGone,
     /// Versions were raised.
     VersionsRaised,
     /// The state's limit was.
@@ -198,7 +202,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 95] = [
+    pub const ALL: [Mark; 97] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -249,6 +253,8 @@ impl Mark {
         Mark::RepliesLetGo,
         Mark::RetryAsked,
         Mark::RetryPassedOver,
+        Mark::ReadAtSlot,
+        Mark::ReadAtGone,
         Mark::VersionsRaised,
         Mark::LimitRaised,
         Mark::ClientsListed,

@@ -393,7 +393,10 @@ impl World {
 
     pub(crate) fn client_link(&mut self, client: usize, replica: usize, up: bool) {
         let now_ms = self.client_ms(client);
+        let process = self.replicas[replica].process.as_ref();
+        let keeps_states = process.is_some_and(|process| process.node.keeps_states());
         if let Some(core) = &mut self.clients[client].core {
+            core.keeps_states(ReplicaId(replica as u8), keeps_states);
             core.on_link(now_ms, ReplicaId(replica as u8), up);
             self.client_round(client);
         }

@@ -192,6 +192,7 @@ impl World {
             | Message::Attach { .. }
             | Message::Welcome { .. }
             | Message::Read { .. }
+            | Message::ReadAt { .. }
             | Message::ReadReply { .. }
             | Message::Replies { .. }
             | Message::Attested(_)
@@ -203,9 +204,14 @@ impl World {
     fn note_read(&mut self, replica: usize, peer: &Peer, bytes: &Bytes) {
         let Peer::Client { connection, key } = *peer else { return };
         let Some(process) = &self.replicas[replica].process else { return };
-        if let Ok(Message::Read { id, .. }) = Message::from_bytes(bytes.clone()) {
-            let executed = process.node.executed();
-            self.checkers.fast_reads.comes(replica, (key, connection, id), executed);
+        let executed = process.node.executed();
+        let reads = &mut self.checkers.fast_reads;
+        match Message::from_bytes(bytes.clone()) {
+            Ok(Message::Read { id, .. }) => reads.comes(replica, (key, connection, id), executed),
+            Ok(Message::ReadAt { id, slot, .. }) => {
+                reads.comes_for(replica, (key, connection, id), slot);
+            }
+            _ => {}
         }
     }
 

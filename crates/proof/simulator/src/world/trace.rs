@@ -132,6 +132,7 @@ pub fn summary(bytes: &bytes::Bytes) -> String {
             )
         }
         Message::Read { id, .. } => format!("Read {id}"),
+        Message::ReadAt { id, slot, .. } => format!("ReadAt {id} slot {slot}"),
         other => format!("{other:?}"),
     }
 }
