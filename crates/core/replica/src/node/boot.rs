@@ -8,13 +8,12 @@ use super::differences::Differences;
 use super::egress::Egress;
 use super::execution::{Execution, Place};
 use super::fetching::StateTransfer;
-use super::ingress::UNVERIFIED;
+use super::ingress::Ingress;
+use super::journal::Journal;
 use super::questions::Asker;
-use super::reads::{Pace, WAITING_READS};
+use super::reads::Reads;
 use super::serving::Past;
-use super::shares::Overdue;
 use super::transfer::Transfer;
-use super::waiting::Lines;
 use super::{Counters, Node, Now, Output, Stages};
 use bytes::Bytes;
 use perdura_agreement::{Agreement, Restart, Settings};
@@ -384,7 +383,7 @@ impl Replayed {
             agreement.compare_first();
         }
         let boots = Boots::new(parameters.faults, own, &others);
-        let (logged_slot, inspector) = (machine.slot(), machine.inspector().clone());
+        let (logged, inspector) = (machine.slot(), machine.inspector().clone());
         let scrubbed = machine.snapshot();
         let inspector = if place == Place::Apart { inspector.apart() } else { inspector };
         let takes_long = machine.service().takes_long();
@@ -399,40 +398,15 @@ impl Replayed {
             inspector,
             execution,
             asking: Default::default(),
-            reading_apart: BTreeMap::new(),
-            read_threads: 2,
-            takes_long,
-            reads_begun: 0,
             make_service,
             outputs: VecDeque::new(),
             output_bytes: 0,
             askers: vec![Asker::default(); n],
             reading: BTreeSet::new(),
-            records: Vec::new(),
-            forced: false,
-            noted_ms: None,
-            sequence: 0,
-            persisted: 0,
-            appending: Default::default(),
-            appended: 0,
-            durable: 0,
-            frames: Lines::new(UNVERIFIED),
-            shares: Default::default(),
-            penalties: BTreeMap::new(),
-            verified: Default::default(),
-            overdue: Overdue::default(),
-            retried: BTreeMap::new(),
-            routes: BTreeMap::new(),
-            connections: BTreeMap::new(),
+            ingress: Ingress::default(),
             egress: Egress::default(),
-            backlog: super::backlog::Backlog::default(),
-            backlog_bytes: boot.backlog_bytes,
-            disk_lags: false,
-            reads: Lines::new(WAITING_READS),
-            pace: Pace::default(),
-            logged_at: 0,
-            logged: VecDeque::new(),
-            logged_slot,
+            journal: Journal::new(boot.backlog_bytes, logged),
+            reads: Reads::new(takes_long),
             unexecuted: VecDeque::new(),
             execution_held: false,
             checkpointing,
@@ -459,16 +433,26 @@ impl Replayed {
         node.outputs.push_back(Output::Scrub { snapshot: scrubbed });
         node.outputs.push_back(Output::Members(members));
         node.recall_certificates(certified);
-        // Else peers that stopped on either side of a boundary would certify no state, and an idle
-        // group could give none to a laggard.
-        for (turn, snapshot) in self.digestible {
-            node.digest(turn, false, snapshot);
-        }
-        if let Some(snapshot) = self.boundary {
-            node.store(snapshot);
-        }
+        node.take_up(self.digestible, self.boundary);
         node.carry_out(now);
         node
+    }
+}
+
+impl Node {
+    /// Goes on with the states that the process before was about to digest, and with the one that it was about to store. Else peers that stopped on
+    /// either side of a boundary would certify no state, and an idle group could give none to a laggard.
+    fn take_up(
+        &mut self,
+        digestible: VecDeque<(u64, StateSnapshot)>,
+        boundary: Option<StateSnapshot>,
+    ) {
+        for (turn, snapshot) in digestible {
+            self.digest(turn, false, snapshot);
+        }
+        if let Some(snapshot) = boundary {
+            self.store(snapshot);
+        }
     }
 }
 

@@ -12,7 +12,8 @@
 //! it is found out as far as somebody who answers has heard a later Accept: what it said otherwise, view changes above all, nobody holds. (With r = 0
 //! votes are not signed, and go to the leader only: its word is believed.) `docs/deploy.md` tells operators so.
 
-use super::{NOTE_MS, Node, Now, Output, Peer};
+use super::journal::NOTE_MS;
+use super::{Node, Now, Output, Peer};
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -343,9 +344,9 @@ impl Node {
         let replaced = held.announcement.clone().filter(|_| known.is_some());
         held.take(key, announcement.clone());
         if !seeded!(BootNotLogged) {
-            self.note(now, Record::Boot { replica: from, key, announcement });
+            self.journal.note(now.monotonic_ms, Record::Boot { replica: from, key, announcement });
         }
-        let mark = self.log_all();
+        let mark = self.journal.log_all();
         self.boots.answers.push_back((mark, from, Answer { asked: boot, replaced }));
         self.answer_boots();
     }
@@ -380,11 +381,11 @@ impl Node {
             return;
         }
         let heard_ms = *self.boots.heard_ms.get_or_insert(now.monotonic_ms);
-        let waits_ms = if self.forced { NOTE_MS } else { HEARD_ALONE_MS };
+        let waits_ms = if self.journal.is_forced() { NOTE_MS } else { HEARD_ALONE_MS };
         if now.monotonic_ms >= heard_ms + waits_ms {
             self.boots.heard_ms = None;
             for record in self.boots.heard().collect::<Vec<_>>() {
-                self.note(now, record);
+                self.journal.note(now.monotonic_ms, record);
             }
         }
     }
@@ -392,11 +393,11 @@ impl Node {
     /// Answers those whose announcement is durable, and announces the own one when it is.
     pub(super) fn answer_boots(&mut self) {
         while let Some((_, to, answer)) =
-            self.boots.answers.pop_front_if(|(mark, _, _)| *mark <= self.durable)
+            self.boots.answers.pop_front_if(|(mark, _, _)| self.journal.has(*mark))
         {
             self.answer_boot(to, answer);
         }
-        if self.boots.logged.is_some_and(|mark| mark <= self.durable) && !self.boots.announced {
+        if self.boots.logged.is_some_and(|mark| self.journal.has(mark)) && !self.boots.announced {
             self.boots.announced = true;
             let (me, n) = (self.me, self.parameters.faults.n() as u8);
             for id in (0..n).map(ReplicaId).filter(|id| *id != me) {
@@ -409,8 +410,8 @@ impl Node {
     fn log_own_boot(&mut self, now: Now) {
         let Some(own) = &self.boots.own else { return };
         let (announcement, key) = (own.announcement.clone(), self.key.public());
-        self.note(now, Record::Boot { replica: self.me, key, announcement });
-        self.boots.logged = Some(self.log_all());
+        self.journal.note(now.monotonic_ms, Record::Boot { replica: self.me, key, announcement });
+        self.boots.logged = Some(self.journal.log_all());
         self.boots.asked_ms = now.monotonic_ms;
         self.answer_boots();
     }

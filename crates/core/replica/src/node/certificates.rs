@@ -219,7 +219,7 @@ impl Node {
         digest: Digest,
         signature: Signature,
     ) {
-        let penalised = self.penalties.get(&Origin::Replica(from));
+        let penalised = self.ingress.penalties.get(&Origin::Replica(from));
         if penalised.is_some_and(|penalty| penalty.holds(now.monotonic_ms)) {
             return;
         }
@@ -290,7 +290,7 @@ impl Node {
     /// A vote of this replica was not signed by it.
     pub(super) fn strike_voter(&mut self, id: ReplicaId) {
         self.checkpointing.certificates.forget_votes(id);
-        let penalty = self.penalties.entry(Origin::Replica(id)).or_default();
+        let penalty = self.ingress.penalties.entry(Origin::Replica(id)).or_default();
         penalty.strike(self.ticked_ms);
     }
 
@@ -348,14 +348,7 @@ impl Node {
         let slot = state.slot;
         let of_same = |record: &Record| matches!(record, Record::State(old) if old.slot == slot);
         let record = Record::State(state);
-        match self.records.iter_mut().find(|record| of_same(record)) {
-            Some(waiting) => *waiting = record,
-            None => {
-                self.backlog.add(&record);
-                self.records.push(record);
-                self.noted_ms.get_or_insert(self.ticked_ms);
-            }
-        }
+        self.journal.note_anew(self.ticked_ms, record, of_same);
     }
 
     /// The digest of a state is known; others may have certified it before.

@@ -406,7 +406,7 @@ impl Node {
     /// Digests a state, off the event loop, after those that wait for it, and when all that led to it
     /// is logged here: what a replica signs it also has after a restart.
     pub(super) fn digest(&mut self, turn: u64, forced: bool, snapshot: StateSnapshot) {
-        let mark = self.log_all();
+        let mark = self.journal.log_all();
         let digesting = &mut self.checkpointing.digesting;
         digesting.push_back(Digesting { turn, mark, forced, snapshot });
         if digesting.len() > DIGESTING {
@@ -421,7 +421,7 @@ impl Node {
     pub(super) fn digest_logged(&mut self) {
         let checkpointing = &mut self.checkpointing;
         let Some(first) = checkpointing.digesting.front() else { return };
-        if first.mark <= self.durable && !checkpointing.digests_first {
+        if self.journal.has(first.mark) && !checkpointing.digests_first {
             let snapshot = first.snapshot.clone();
             checkpointing.digests_first = true;
             self.outputs.push_back(Output::DigestState { snapshot });
@@ -453,7 +453,7 @@ impl Node {
         if seeded!(DigestBeforeDurable) {
             self.vote_for_state(snapshot.slot(), snapshot.manifest().digest());
         }
-        self.checkpointing.stored_after = Some(self.log_all());
+        self.checkpointing.stored_after = Some(self.journal.log_all());
         if !self.transfer.supersedes(Slot(0)) {
             self.checkpointing.choose_proven();
         }
@@ -464,8 +464,8 @@ impl Node {
     /// the only one that restarts behind the boundary, and where a configuration begins there, the
     /// others cannot change views without it: they get there by these proofs or not at all.
     pub(super) fn store_logged(&mut self) {
-        let durable = self.durable;
-        if self.checkpointing.stored_after.take_if(|mark| *mark <= durable).is_none() {
+        let journal = &self.journal;
+        if self.checkpointing.stored_after.take_if(|mark| journal.has(*mark)).is_none() {
             return;
         }
         let Some(snapshot) = self.checkpointing.storing.clone() else { return };

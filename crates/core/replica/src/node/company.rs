@@ -507,10 +507,10 @@ impl Company {
 impl Node {
     pub(super) fn tick_company(&mut self, now: Now) {
         let now_ms = now.monotonic_ms;
-        let longest = self.appending.longest_ms(now_ms);
+        let longest = self.journal.longest_ms(now_ms);
         let company = &mut self.company;
         company.flush_ms = u32::try_from(longest).unwrap_or(u32::MAX);
-        let hangs = self.appending.hangs_ms(now_ms);
+        let hangs = self.journal.hangs_ms(now_ms);
         company.stalled_ms = u32::try_from(hangs).unwrap_or(u32::MAX);
         company.trip_ms = company.measured_trip_ms(now_ms);
         self.agreement.set_pace(company.pace_ms(now_ms, self.agreement.leader()));

@@ -1,12 +1,14 @@
-//! Replies that wait for the log (rule D1), in the order in which they were made.
+//! Where replies go, and those that wait for the log (rule D1), in the order in which they were made.
 //!
 //! Each comes as it is made, so that what a batch is answered is never held at full size. Beyond the bounds replies are let go: they are no
 //! state, and the client asks again and is answered from its session.
 //!
 //! Invariants:
 //! - one client key has at most [`CLIENT_REPLY_BYTES`] here, all together the bound that [`Egress::push`] is given, but for one reply more;
-//! - there are at most [`WAITING_REPLIES`] lines.
+//! - there are at most [`WAITING_REPLIES`] lines;
+//! - a session has one route at most, the connection on which it was attached last; there are at most [`ROUTES`].
 
+use super::Peer;
 use perdura_protocol::{Outcome, PublicKey, SessionId, limits};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,6 +19,9 @@ pub const WAITING_REPLIES: usize = 262_144;
 /// Bytes of replies of one client key that wait for the disk: what a slot may answer to one, and one largest reply more. Those beyond are let
 /// go as they come.
 pub const CLIENT_REPLY_BYTES: usize = limits::SLOT_COST as usize + limits::FRAME_BYTES;
+
+/// Connections on which sessions are attached; further ones replace the oldest of their client.
+pub const ROUTES: usize = 65_536;
 
 /// Replies of one session that were made one after the other.
 #[derive(Debug)]
@@ -47,10 +52,64 @@ pub(super) struct Egress {
     let_go: u64,
     // Whether nothing more is added to the last line.
     closed: bool,
+    // On which connection a session's client is.
+    routes: BTreeMap<SessionId, u64>,
+    // The clients that are linked.
+    connections: BTreeMap<u64, PublicKey>,
 }
 
 impl Egress {
-    /// A reply waits until the log has come to this mark. All replies together take `most` bytes.
+    /// A client is linked.
+    pub fn link(&mut self, connection: u64, key: PublicKey) {
+        self.connections.insert(connection, key);
+    }
+
+    /// It is not any more, and nothing goes to it.
+    pub fn unlink(&mut self, connection: u64) {
+        self.connections.remove(&connection);
+        self.routes.retain(|_, held| *held != connection);
+    }
+
+    /// All that are linked.
+    pub fn linked(&self) -> Vec<Peer> {
+        let peer = |(connection, key): (&u64, &PublicKey)| Peer::Client {
+            connection: *connection,
+            key: *key,
+        };
+        self.connections.iter().map(peer).collect()
+    }
+
+    /// Where the replies of a session go.
+    pub fn route(&self, session: &SessionId) -> Option<Peer> {
+        let connection = *self.routes.get(session)?;
+        Some(Peer::Client { connection, key: session.client })
+    }
+
+    /// The replies of a session go to this connection from now on; false where there is no place for one more.
+    pub fn attach(&mut self, session: SessionId, connection: u64) -> bool {
+        let of_client = SessionId { client: session.client, nonce: 0 }..=SessionId {
+            client: session.client,
+            nonce: u64::MAX,
+        };
+        let held = self.routes.range(of_client.clone()).count();
+        let known = self.routes.contains_key(&session);
+        if !known && (held >= 4 * limits::SESSIONS_PER_CLIENT || self.routes.len() >= ROUTES) {
+            // The client's own oldest session gives way; one that has none is not kept out.
+            let own = self.routes.range(of_client).next().map(|(id, _)| *id);
+            let oldest = own.or_else(|| crowded(&self.routes));
+            let Some(oldest) = oldest else { return false };
+            self.routes.remove(&oldest);
+        }
+        self.routes.insert(session, connection);
+        true
+    }
+
+    /// Sessions that have a route.
+    pub fn routes(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// A reply waits until the log has come to this mark, if there is where it goes. All replies together take `most` bytes.
     pub fn push(
         &mut self,
         logged_at: u64,
@@ -58,6 +117,9 @@ impl Egress {
         (number, outcome): (u64, Outcome),
         most: usize,
     ) {
+        if !self.routes.contains_key(&session) {
+            return;
+        }
         let bytes = size_of_outcome(&outcome);
         let of_client = self.by_client.entry(session.client).or_default();
         if *of_client > 0 && *of_client + bytes > CLIENT_REPLY_BYTES {
@@ -162,6 +224,21 @@ impl Egress {
     }
 }
 
+/// The oldest session of the client that has most of them attached.
+fn crowded(routes: &BTreeMap<SessionId, u64>) -> Option<SessionId> {
+    let mut most: Option<(usize, SessionId)> = None;
+    let mut run: Option<(usize, SessionId)> = None;
+    for id in routes.keys() {
+        let (count, oldest) =
+            run.filter(|(_, first)| first.client == id.client).unwrap_or((0, *id));
+        run = Some((count + 1, oldest));
+        if most.is_none_or(|(most, _)| count + 1 > most) {
+            most = run;
+        }
+    }
+    most.map(|(_, oldest)| oldest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,9 +252,39 @@ mod tests {
         Outcome::Service(Bytes::from(vec![7; bytes]))
     }
 
+    /// With a connection for each of a hundred clients.
+    fn egress() -> Egress {
+        let mut egress = Egress::default();
+        for client in 0..100 {
+            egress.link(u64::from(client), PublicKey([client; 32]));
+            assert!(egress.attach(session(client), u64::from(client)));
+        }
+        egress
+    }
+
+    #[test]
+    fn what_has_no_route_is_not_kept() {
+        let mut egress = egress();
+        egress.unlink(7);
+        egress.push(1, session(7), (1, reply(1)), 10_000);
+        egress.push(1, session(8), (1, reply(1)), 10_000);
+        assert_eq!((egress.lines(), egress.routes(), egress.linked().len()), (1, 99, 99));
+        assert_eq!(egress.route(&session(7)), None);
+        assert!(egress.route(&session(8)).is_some());
+    }
+
+    #[test]
+    fn the_client_with_the_most_sessions_makes_room() {
+        let session = |client, nonce| SessionId { client: PublicKey([client; 32]), nonce };
+        assert_eq!(crowded(&BTreeMap::new()), None);
+        let sessions = [(1, 5), (1, 9), (2, 4), (2, 6), (2, 8), (3, 1)];
+        let routes = sessions.map(|(client, nonce)| (session(client, nonce), 7)).into();
+        assert_eq!(crowded(&routes), Some(session(2, 4)));
+    }
+
     #[test]
     fn one_key_holds_its_bound_and_another_is_not_hindered() {
-        let mut egress = Egress::default();
+        let mut egress = egress();
         for number in 0..1024 {
             egress.push(1, session(1), (number, reply(1 << 20)), usize::MAX);
         }
@@ -197,7 +304,7 @@ mod tests {
 
     #[test]
     fn all_together_keep_to_the_bound_by_the_newest_and_one_reply_always_stays() {
-        let mut egress = Egress::default();
+        let mut egress = egress();
         for client in 0..100 {
             egress.push(1, session(client), (1, reply(1_000)), 10_000);
         }
@@ -211,7 +318,7 @@ mod tests {
 
     #[test]
     fn one_line_keeps_to_the_bound_as_many_do() {
-        let mut egress = Egress::default();
+        let mut egress = egress();
         for number in 0..100 {
             egress.push(1, session(1), (number, reply(1_000)), 10_000);
         }
@@ -228,7 +335,7 @@ mod tests {
 
     #[test]
     fn replies_of_one_session_and_slot_are_one_line() {
-        let mut egress = Egress::default();
+        let mut egress = egress();
         for (mark, client) in [(1, 1), (1, 1), (1, 2), (1, 1), (2, 1)] {
             egress.push(mark, session(client), (1, reply(1)), 10_000);
         }

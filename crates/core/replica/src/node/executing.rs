@@ -7,12 +7,11 @@ use super::egress::size_of_outcome;
 use super::execution::Execution;
 use super::serving::Past;
 use super::unexecuted::Delivery;
-use super::{Node, Output, Peer, ROUTES, Stage};
+use super::{Node, Output, Peer, Stage};
 use perdura_agreement::Now;
 use perdura_execution::{Done, ExecutedBatch, Reply, StagedBatch};
 use perdura_protocol::message::Message;
 use perdura_protocol::{Outcome, PublicKey, SessionId, limits, seeded};
-use std::collections::BTreeMap;
 
 /// Bytes of outcomes in one message to a client; a larger single outcome has one to itself.
 const REPLIES_BYTES: usize = 1024 * 1024;
@@ -35,21 +34,6 @@ impl Ready {
     }
 }
 
-/// The oldest session of the client that has most of them attached.
-fn crowded(routes: &BTreeMap<SessionId, u64>) -> Option<SessionId> {
-    let mut most: Option<(usize, SessionId)> = None;
-    let mut run: Option<(usize, SessionId)> = None;
-    for id in routes.keys() {
-        let (count, oldest) =
-            run.filter(|(_, first)| first.client == id.client).unwrap_or((0, *id));
-        run = Some((count + 1, oldest));
-        if most.is_none_or(|(most, _)| count + 1 > most) {
-            most = run;
-        }
-    }
-    most.map(|(_, oldest)| oldest)
-}
-
 impl Node {
     /// Executes a batch, or has it executed.
     pub(super) fn deliver(&mut self, now: Now, delivery: Delivery) {
@@ -57,7 +41,7 @@ impl Node {
             return;
         }
         let administrator = self.execution.administrator();
-        let Node { execution, egress, routes, counters, .. } = self;
+        let Node { execution, egress, counters, journal, .. } = self;
         let executor = match execution {
             Execution::Here(executor) => executor,
             Execution::Apart(apart) => {
@@ -67,14 +51,12 @@ impl Node {
             }
         };
         let before = self.stages.enter(Stage::Execute);
-        self.logged_at = self.logged_at.max(delivery.logged_at);
-        let at = if seeded!(ReplyBeforeLog) { 0 } else { self.logged_at };
+        let logged_at = journal.execute(delivery.logged_at);
+        let at = if seeded!(ReplyBeforeLog) { 0 } else { logged_at };
         egress.close_line();
         let ran = executor.execute(delivery.slot, &delivery.batch, &mut |reply| {
             counters.commands += 1;
-            if routes.contains_key(&reply.session) {
-                egress.push(at, reply.session, (reply.number, reply.outcome), self.backlog_bytes);
-            }
+            egress.push(at, reply.session, (reply.number, reply.outcome), journal.bound());
         });
         self.conclude(now, delivery, ran, administrator);
         self.stages.go_back(before);
@@ -99,16 +81,14 @@ impl Node {
                 let frames = delivery.batch.frames().iter();
                 let commands = frames.map(|frame| frame.commands().len()).sum();
                 self.agreement.note_speed(commands, took_us);
-                self.logged_at = self.logged_at.max(delivery.logged_at);
-                let at = if seeded!(ReplyBeforeLog) { 0 } else { self.logged_at };
+                let logged_at = self.journal.execute(delivery.logged_at);
+                let at = if seeded!(ReplyBeforeLog) { 0 } else { logged_at };
                 self.counters.commands += replies.len() as u64 + let_go;
                 self.counters.replies_let_go += let_go;
                 self.counters.stage.replies_let_go += let_go;
                 self.egress.close_line();
                 for Reply { session, number, outcome } in replies {
-                    if self.routes.contains_key(&session) {
-                        self.egress.push(at, session, (number, outcome), self.backlog_bytes);
-                    }
+                    self.egress.push(at, session, (number, outcome), self.journal.bound());
                 }
                 self.conclude(now, delivery, ran, administrator);
                 self.install_overtaken(now);
@@ -151,13 +131,13 @@ impl Node {
             return;
         }
         assert!(ran.slot == slot && came_to == history, "agreement and execution disagree: stop");
-        self.shares.delivered(&batch, &executed.costs, &executed.put_off);
+        self.ingress.shares.delivered(&batch, &executed.costs, &executed.put_off);
         self.agreement.note_costs(&batch, &executed.costs);
         let cost: u64 = executed.costs.values().sum();
         self.counters.cost = self.counters.cost.saturating_add(cost);
         self.counters.put_off += executed.put_off.values().sum::<u64>();
         self.counters.batches += 1;
-        self.logged.push_back((slot, self.logged_at));
+        self.journal.executed(slot);
         self.remember(slot, Past { digest: batch.digest(), history });
         let configuration = executed.new_configuration;
         self.counters.configurations += u64::from(configuration.is_some());
@@ -191,29 +171,23 @@ impl Node {
         session: SessionId,
         outcomes: Vec<(u64, Outcome)>,
     ) {
-        if !self.routes.contains_key(&session) {
-            return;
-        }
         let logged_at = if seeded!(ReplyBeforeLog) { 0 } else { logged_at };
         self.egress.close_line();
         for outcome in outcomes {
-            self.egress.push(logged_at, session, outcome, self.backlog_bytes);
+            self.egress.push(logged_at, session, outcome, self.journal.bound());
         }
     }
 
     /// Sends the replies whose commands are logged by now.
     pub(super) fn release_replies(&mut self) {
-        while self.logged.front().is_some_and(|(_, at)| *at <= self.persisted) {
-            if let Some((slot, _)) = self.logged.pop_front() {
-                self.logged_slot = slot;
-            }
-        }
-        if !self.egress.is_ready(self.persisted) {
+        self.journal.advance();
+        let persisted = self.journal.persisted();
+        if !self.egress.is_ready(persisted) {
             return;
         }
         let before = self.stages.enter(Stage::Reply);
         let mut ready: Vec<Ready> = Vec::new();
-        while let Some(line) = self.egress.pop_logged(self.persisted) {
+        while let Some(line) = self.egress.pop_logged(persisted) {
             let session = line.session;
             for outcome in line.outcomes {
                 let bytes = size_of_outcome(&outcome.1);
@@ -224,12 +198,11 @@ impl Node {
                 }
             }
         }
-        ready.retain(|part| self.routes.contains_key(&part.session));
+        ready.retain(|part| self.egress.route(&part.session).is_some());
         let mut attested = self.attest(&ready).into_iter().peekable();
         let view = self.agreement.view();
         for (part, Ready { session, outcomes, .. }) in ready.into_iter().enumerate() {
-            let Some(connection) = self.routes.get(&session) else { continue };
-            let peer = Peer::Client { connection: *connection, key: session.client };
+            let Some(peer) = self.egress.route(&session) else { continue };
             self.counters.replies += outcomes.len() as u64;
             let nonce = session.nonce;
             self.send(&[peer], &Message::Replies { view, nonce, outcomes });
@@ -241,25 +214,11 @@ impl Node {
     }
 
     pub(super) fn attach(&mut self, session: SessionId, connection: u64) {
-        let known = self.routes.contains_key(&session);
-        let of_client = SessionId { client: session.client, nonce: 0 }..=SessionId {
-            client: session.client,
-            nonce: u64::MAX,
-        };
-        let held = self.routes.range(of_client.clone()).count();
-        if !known && (held >= 4 * limits::SESSIONS_PER_CLIENT || self.routes.len() >= ROUTES) {
-            // The client's own oldest session gives way; one that has none is not kept out.
-            let own = self.routes.range(of_client).next().map(|(id, _)| *id);
-            let oldest = own.or_else(|| crowded(&self.routes));
-            match oldest {
-                Some(oldest) => self.routes.remove(&oldest),
-                None => return,
-            };
+        if self.egress.attach(session, connection) {
+            let peer = Peer::Client { connection, key: session.client };
+            let view = self.agreement.view();
+            self.send(&[peer], &Message::Welcome { view });
         }
-        self.routes.insert(session, connection);
-        let peer = Peer::Client { connection, key: session.client };
-        let view = self.agreement.view();
-        self.send(&[peer], &Message::Welcome { view });
     }
 
     pub(super) fn on_link_up(&mut self, now: Now, peer: Peer) {
@@ -272,7 +231,7 @@ impl Node {
                 self.on_seeders_link(now, id, true);
             }
             Peer::Client { connection, key } => {
-                self.connections.insert(connection, key);
+                self.egress.link(connection, key);
                 let view = self.agreement.view();
                 self.send(&[peer], &Message::Welcome { view });
             }
@@ -287,25 +246,7 @@ impl Node {
                 self.company.on_link_down(id);
                 self.on_seeders_link(now, id, false);
             }
-            Peer::Client { connection, .. } => {
-                self.connections.remove(&connection);
-                self.routes.retain(|_, held| *held != connection);
-            }
+            Peer::Client { connection, .. } => self.egress.unlink(connection),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use perdura_protocol::PublicKey;
-
-    #[test]
-    fn the_client_with_the_most_sessions_makes_room() {
-        let session = |client, nonce| SessionId { client: PublicKey([client; 32]), nonce };
-        assert_eq!(crowded(&BTreeMap::new()), None);
-        let sessions = [(1, 5), (1, 9), (2, 4), (2, 6), (2, 8), (3, 1)];
-        let routes = sessions.map(|(client, nonce)| (session(client, nonce), 7)).into();
-        assert_eq!(crowded(&routes), Some(session(2, 4)));
     }
 }

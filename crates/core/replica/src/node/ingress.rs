@@ -8,12 +8,12 @@
 
 use super::asking::Added;
 use super::attesting::ATTESTATION_BYTES;
-use super::claims::Claimed;
+use super::claims::{Claimed, Verified};
 use super::egress::size_of_outcome;
 use super::execution::Execution;
 use super::questions::is_costly;
-use super::shares::Shares;
-use super::waiting::Capacity;
+use super::shares::{Overdue, Shares};
+use super::waiting::{Capacity, Lines};
 use super::{Input, Node, Output, Peer, Stage};
 use bytes::Bytes;
 use perdura_agreement::pool::{Admission, Source};
@@ -90,7 +90,7 @@ impl WaitingFrame {
 
     /// Whether it may be looked at. What a replica forwarded never stands in the way of what it
     /// forwarded next.
-    pub(super) fn may_enter(&self, shares: &Shares) -> bool {
+    fn may_enter(&self, shares: &Shares) -> bool {
         match self.peer {
             Peer::Replica(_) => true,
             Peer::Client { key, .. } => shares.may(key),
@@ -117,6 +117,66 @@ pub enum NotAdmitted {
     Unknown,
 }
 
+/// What came in of clients and is not given to agreement, and what is known of those who sent it.
+pub(super) struct Ingress {
+    /// Frames that are not verified yet.
+    pub frames: Lines<Origin, WaitingFrame>,
+    /// Whose frames were not signed by whom they name.
+    pub penalties: BTreeMap<Origin, Penalty>,
+    /// Signatures in commands that are genuine.
+    pub verified: Verified,
+    pub shares: Shares,
+    overdue: Overdue,
+    // Bytes of answers to retries in this tick.
+    retried: BTreeMap<PublicKey, usize>,
+}
+
+impl Default for Ingress {
+    fn default() -> Ingress {
+        Ingress {
+            frames: Lines::new(UNVERIFIED),
+            penalties: BTreeMap::new(),
+            verified: Verified::default(),
+            shares: Shares::default(),
+            overdue: Overdue::default(),
+            retried: BTreeMap::new(),
+        }
+    }
+}
+
+impl Ingress {
+    /// The next frame that may be looked at, and in whose line it was.
+    fn next(&mut self) -> Option<(Origin, WaitingFrame)> {
+        let Ingress { frames, shares, .. } = self;
+        frames.pop(|waiting| waiting.may_enter(shares))
+    }
+
+    /// Whether there is one.
+    pub fn has_frames(&self) -> bool {
+        self.frames.any_first(|waiting| waiting.may_enter(&self.shares))
+    }
+
+    /// How long frames of this origin are passed over.
+    fn penalty(&self, origin: Origin) -> Penalty {
+        self.penalties.get(&origin).copied().unwrap_or_default()
+    }
+
+    /// Something of this origin was not genuine.
+    fn strike(&mut self, origin: Origin, now_ms: u64) {
+        self.penalties.entry(origin).or_default().strike(now_ms);
+    }
+
+    fn may_be_given_again(&self, client: PublicKey) -> bool {
+        self.retried.get(&client).is_none_or(|spent| *spent < RETRY_BYTES)
+    }
+
+    fn tick(&mut self, now_ms: u64) {
+        self.retried.clear();
+        self.shares.tick(now_ms);
+        self.penalties.retain(|_, penalty| !penalty.forgiven(now_ms));
+    }
+}
+
 impl Node {
     pub(super) fn on_bytes(&mut self, now: Now, peer: Peer, bytes: Bytes) {
         let before = self.stages.enter(Stage::Decode);
@@ -135,7 +195,7 @@ impl Node {
             Peer::Replica(from) => match message {
                 Message::Frame(frame) => self.wait_frame(now, peer, frame, false),
                 Message::Overdue(frame) => {
-                    let within = self.overdue.take(now.monotonic_ms, from);
+                    let within = self.ingress.overdue.take(now.monotonic_ms, from);
                     self.wait_frame(now, peer, frame, within);
                 }
                 Message::Propose { view, slot, ref batch, .. } => {
@@ -174,7 +234,7 @@ impl Node {
             Peer::Client { connection, key } => match message {
                 Message::Frame(frame) if frame.session.client == key => {
                     // Its Attach may have been lost on the way; replies still have to find it.
-                    if !self.routes.contains_key(&frame.session) {
+                    if self.egress.route(&frame.session).is_none() {
                         self.attach(frame.session, connection);
                     }
                     self.wait_frame(now, peer, frame, false);
@@ -206,19 +266,14 @@ impl Node {
     fn wait_frame(&mut self, now: Now, peer: Peer, frame: Frame, overdue: bool) {
         let waiting = WaitingFrame { peer, frame, overdue };
         let origin = waiting.origin();
-        if self.penalty(origin).holds(now.monotonic_ms) {
+        if self.ingress.penalty(origin).holds(now.monotonic_ms) {
             self.refuse_busy(peer, &waiting.frame);
             return;
         }
         let bytes = waiting.frame.raw().len();
-        if let Err(refused) = self.frames.push(origin, waiting, bytes) {
+        if let Err(refused) = self.ingress.frames.push(origin, waiting, bytes) {
             self.refuse_busy(peer, &refused.frame);
         }
-    }
-
-    /// How long frames of this origin are passed over.
-    fn penalty(&self, origin: Origin) -> Penalty {
-        self.penalties.get(&origin).copied().unwrap_or_default()
     }
 
     /// Whether a link of a client with this key is taken now.
@@ -228,7 +283,7 @@ impl Node {
     pub fn admit_client(&self, key: PublicKey) -> Result<(), NotAdmitted> {
         if !self.execution.is_client(key) {
             Err(NotAdmitted::Unknown)
-        } else if self.penalty(Origin::Client(key)).holds(self.ticked_ms) {
+        } else if self.ingress.penalty(Origin::Client(key)).holds(self.ticked_ms) {
             Err(NotAdmitted::Penalised)
         } else {
             Ok(())
@@ -284,14 +339,14 @@ impl Node {
         mut claims: Vec<Claim<[u8; STATEMENT_BYTES]>>,
         inside: &[Claimed],
     ) -> bool {
-        claims.extend(self.verified.fresh(inside));
+        claims.extend(self.ingress.verified.fresh(inside));
         if claims.is_empty() {
             return true;
         }
         let entropy = self.entropy();
         let genuine = self.scheme.verify_every(&claims, entropy);
         if genuine {
-            self.verified.remember(inside);
+            self.ingress.verified.remember(inside);
         }
         genuine
     }
@@ -313,9 +368,7 @@ impl Node {
             if claims >= CLAIMS_AT_ONCE {
                 break;
             }
-            let shares = &self.shares;
-            let next = self.frames.pop(|waiting| waiting.may_enter(shares));
-            let Some((origin, waiting)) = next else { break };
+            let Some((origin, waiting)) = self.ingress.next() else { break };
             let name = (origin, waiting.frame.session, waiting.frame.first_number);
             let raw = waiting.frame.raw().clone();
             if seen.get(&name) == Some(&raw) {
@@ -323,7 +376,7 @@ impl Node {
                 continue;
             }
             seen.insert(name, raw);
-            if self.penalty(origin).holds(now.monotonic_ms) {
+            if self.ingress.penalty(origin).holds(now.monotonic_ms) {
                 self.refuse_busy(waiting.peer, &waiting.frame);
             } else if !self.execution.is_client(waiting.frame.session.client) {
                 self.counters.unknown_clients += 1;
@@ -337,7 +390,7 @@ impl Node {
                 self.refuse_busy(waiting.peer, &waiting.frame);
             } else {
                 if !waiting.overdue {
-                    self.shares.take(&waiting.frame);
+                    self.ingress.shares.take(&waiting.frame);
                 }
                 match self.claimed(&waiting.frame) {
                     Some(inside) if inside.is_empty() && !self.needs_signature(&waiting.frame) => {
@@ -348,7 +401,7 @@ impl Node {
                         unverified.push((waiting, inside));
                     }
                     None => {
-                        self.penalties.entry(origin).or_default().strike(now.monotonic_ms);
+                        self.ingress.strike(origin, now.monotonic_ms);
                         self.misbehaved(waiting.peer, "a frame that nobody orders".into());
                     }
                 }
@@ -361,7 +414,7 @@ impl Node {
     /// Whether a frame would be kept if it is genuine: asked first, for it costs nothing.
     fn has_room(&self, waiting: &WaitingFrame) -> bool {
         let frame = &waiting.frame;
-        let may = waiting.overdue || self.shares.may(frame.session.client);
+        let may = waiting.overdue || self.ingress.shares.may(frame.session.client);
         may && self.agreement.has_room(frame, waiting.source())
     }
 
@@ -372,8 +425,8 @@ impl Node {
         match peer {
             Peer::Replica(_) => false,
             Peer::Client { key, .. } => {
-                let waiting = self.frames.length(Origin::Client(key));
-                waiting >= HELD_BACK && self.shares.is_sparse(key)
+                let waiting = self.ingress.frames.length(Origin::Client(key));
+                waiting >= HELD_BACK && self.ingress.shares.is_sparse(key)
             }
         }
     }
@@ -399,7 +452,7 @@ impl Node {
         for (origin, frames) in of_origin {
             let verdicts = if all { vec![true; frames.len()] } else { self.judge(&frames) };
             if verdicts.contains(&false) {
-                self.penalties.entry(origin).or_default().strike(now.monotonic_ms);
+                self.ingress.strike(origin, now.monotonic_ms);
             }
             for ((waiting, _), genuine) in frames.into_iter().zip(verdicts) {
                 if genuine {
@@ -443,17 +496,14 @@ impl Node {
     fn refuse_displaced(&mut self) {
         for (session, first_number) in self.agreement.displaced() {
             self.counters.busy += 1;
-            let Some(connection) = self.routes.get(&session) else { continue };
-            let peer = Peer::Client { connection: *connection, key: session.client };
+            let Some(peer) = self.egress.route(&session) else { continue };
             self.send(&[peer], &Message::Busy { nonce: session.nonce, first_number });
         }
     }
 
     /// Allowances of the next tick.
     pub(super) fn tick_ingress(&mut self, now: Now) {
-        self.retried.clear();
-        self.shares.tick(now.monotonic_ms);
-        self.penalties.retain(|_, penalty| !penalty.forgiven(now.monotonic_ms));
+        self.ingress.tick(now.monotonic_ms);
         self.forget_answered();
     }
 
@@ -517,7 +567,7 @@ impl Node {
 
     /// The stage is asked for answers that it has.
     fn ask_again(&mut self, frame: &Frame) {
-        if !self.may_be_given_again(frame.session.client) {
+        if !self.ingress.may_be_given_again(frame.session.client) {
             return;
         }
         match self.asking.add(frame.session, frame.first_number) {
@@ -530,13 +580,9 @@ impl Node {
         }
     }
 
-    fn may_be_given_again(&self, client: PublicKey) -> bool {
-        self.retried.get(&client).is_none_or(|spent| *spent < RETRY_BYTES)
-    }
-
     /// Answers that the machine gave again.
     pub(super) fn give_again(&mut self, session: SessionId, outcomes: Vec<(u64, Outcome)>) {
-        if outcomes.is_empty() || !self.may_be_given_again(session.client) {
+        if outcomes.is_empty() || !self.ingress.may_be_given_again(session.client) {
             return;
         }
         let inspector = &self.inspector;
@@ -545,8 +591,8 @@ impl Node {
             size_of_outcome(outcome) + if attested { ATTESTATION_BYTES } else { 0 }
         };
         let bytes = outcomes.iter().map(|(_, outcome)| bytes(outcome)).sum::<usize>();
-        *self.retried.entry(session.client).or_default() += bytes;
-        let logged_at = if seeded!(RetryBeforeLog) { 0 } else { self.logged_at };
+        *self.ingress.retried.entry(session.client).or_default() += bytes;
+        let logged_at = if seeded!(RetryBeforeLog) { 0 } else { self.journal.executed_at() };
         self.hold_replies(logged_at, session, outcomes);
         if seeded!(RetryBeforeLog) {
             self.egress.rotate_right();
@@ -555,11 +601,7 @@ impl Node {
 
     pub(super) fn on_view_started(&mut self, view: View) {
         self.counters.views_started += 1;
-        let clients: Vec<Peer> = self
-            .connections
-            .iter()
-            .map(|(connection, key)| Peer::Client { connection: *connection, key: *key })
-            .collect();
+        let clients = self.egress.linked();
         if !clients.is_empty() {
             self.send(&clients, &Message::Welcome { view });
         }

@@ -11,13 +11,12 @@
 //!
 //! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication, `claims` the signatures in commands; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
-//! replies; `execution` where the machine is; `asking` what it is asked for again where it is in a stage; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
+//! replies; `execution` where the machine is; `asking` what it is asked for again where it is in a stage; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `journal` what is given to the log, waits for it and is logged; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
 //! what of that makes a replica ready, `roll_calls` clients that ask for that, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit, `space` how full the disk is; `report` what an operator sees.
 
 mod asking;
 mod attesting;
-mod backlog;
 mod beside;
 mod boot;
 mod boots;
@@ -34,6 +33,7 @@ mod flushes;
 mod fullness;
 mod ingress;
 mod interceptor;
+mod journal;
 mod questions;
 mod reads;
 mod report;
@@ -48,17 +48,17 @@ mod unexecuted;
 mod waiting;
 
 pub use asking::ASKED_AGAIN;
-pub use backlog::{BACKLOG_BYTES, NOTE_BYTES};
 pub use beside::KEPT_STATES;
 pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Replayed, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use company::{CompanyReport, MemberReport, offset_text, seconds};
 pub use differences::Difference;
-pub use egress::{CLIENT_REPLY_BYTES, WAITING_REPLIES};
+pub use egress::{CLIENT_REPLY_BYTES, ROUTES, WAITING_REPLIES};
 pub use execution::Place;
 pub use fetching::StateTransfer;
 pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
+pub use journal::{BACKLOG_BYTES, NOTE_BYTES, NOTES};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
 pub use reads::{READS_APART, READS_BESIDE, ReadBeside, WAITING_READS};
@@ -68,45 +68,31 @@ pub use stages::{Spent, Stage, Stages};
 pub use waiting::Capacity;
 
 use asking::Asking;
-use backlog::Backlog;
 use boots::Boots;
 use bytes::Bytes;
 use checkpoints::Checkpointing;
-use claims::Verified;
 use company::Company;
 use differences::Differences;
 use egress::Egress;
 use execution::Execution;
-use flushes::Flushes;
 use fullness::Fullness;
-use ingress::{Origin, WaitingFrame};
-use perdura_agreement::{Agreement, Effect, Penalty, Suspicion};
+use ingress::Ingress;
+use journal::Journal;
+use perdura_agreement::{Agreement, Effect, Suspicion};
 use perdura_execution::{AnyService, Done, Inspector, Job, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::{Decision, Lane, Message};
 use perdura_protocol::{
-    Configuration, Digest, Encode, PublicKey, Record, ReplicaId, Scheme, SecretKey, SessionId,
-    Slot, View, seeded,
+    Configuration, Digest, Encode, PublicKey, Record, ReplicaId, Scheme, SecretKey, Slot, View,
 };
 use questions::Asker;
-use reads::{Pace, WaitingRead};
+use reads::Reads;
 use roll_calls::RollCalls;
 use serving::Past;
-use shares::{Overdue, Shares};
 use space::Space;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
 use unexecuted::Delivery;
-use waiting::Lines;
-
-/// Records that nothing waits for are appended after this time at the latest.
-const NOTE_MS: u64 = 100;
-
-/// Notes that wait to be appended; with more, they are appended at once.
-pub const NOTES: usize = 1024;
-
-/// Connections on which sessions are attached; further ones replace the oldest of their client.
-pub const ROUTES: usize = 65_536;
 
 /// Bytes of messages that may wait among the outputs; beyond it the driver carries them out before
 /// it takes in more, so that answers which are larger than their questions stay bounded by the
@@ -290,12 +276,6 @@ pub struct Node {
     execution: Execution,
     // Retries that the stage is to answer.
     asking: Asking,
-    // Reads that the stage was given, and how many ever.
-    reading_apart: BTreeMap<u64, WaitingRead>,
-    read_threads: usize,
-    // Whether commands of its service may.
-    takes_long: bool,
-    reads_begun: u64,
     // What commands and replies say by themselves, without the machine, which may be busy.
     inspector: Inspector,
     make_service: Box<dyn Fn() -> AnyService + Send>,
@@ -307,40 +287,11 @@ pub struct Node {
     askers: Vec<Asker>,
     // Replicas for which the log is being read.
     reading: BTreeSet<ReplicaId>,
-    records: Vec<Record>,
-    backlog: Backlog,
-    // Beyond it nothing is executed until the disk has caught up.
-    backlog_bytes: usize,
-    disk_lags: bool,
-    // Whether a record that something waits for is among `records`, and since when they wait.
-    forced: bool,
-    noted_ms: Option<u64>,
-    // Agreement's records given to the log so far, and how many of them are durable.
-    sequence: u64,
-    persisted: u64,
-    // Appends given to the log and not durable.
-    appending: Flushes,
-    appended: u64,
-    durable: u64,
+    journal: Journal,
 
-    // Frames that are not verified yet.
-    frames: Lines<Origin, WaitingFrame>,
-    // Whose frames were not signed by whom they name.
-    penalties: BTreeMap<Origin, Penalty>,
-    // Signatures in commands that are genuine.
-    verified: Verified,
-    overdue: Overdue,
-    shares: Shares,
-    // Bytes of answers to retries in this tick.
-    retried: BTreeMap<PublicKey, usize>,
-    routes: BTreeMap<SessionId, u64>,
-    connections: BTreeMap<u64, PublicKey>,
+    ingress: Ingress,
     egress: Egress,
-    reads: Lines<PublicKey, WaitingRead>,
-    pace: Pace,
-    logged_at: u64,
-    logged: VecDeque<(Slot, u64)>,
-    logged_slot: Slot,
+    reads: Reads,
     // Decided, and not executed before they are logged, or before the checkpoint is stored: in
     // baselines only.
     unexecuted: VecDeque<Delivery>,
@@ -474,9 +425,7 @@ impl Node {
     /// be given to the node before.
     #[must_use]
     pub fn has_more(&self) -> bool {
-        let shares = &self.shares;
-        let frames = self.frames.any_first(|waiting| waiting.may_enter(shares));
-        frames || self.has_reads() || self.agreement.has_early()
+        self.ingress.has_frames() || self.has_reads() || self.agreement.has_early()
     }
 
     /// In how many milliseconds [`Node::flush`] has something to propose, if nothing arrives before: a driver
@@ -492,13 +441,8 @@ impl Node {
             match effect {
                 Effect::Send { to, message } => self.answer(to, message),
                 Effect::Broadcast(message) => self.broadcast(&message),
-                Effect::Persist(record) => {
-                    self.backlog.add(&record);
-                    self.records.push(record);
-                    self.forced = true;
-                    self.sequence += 1;
-                }
-                Effect::Note(record) => self.note(now, record),
+                Effect::Persist(record) => self.journal.force(record),
+                Effect::Note(record) => self.journal.note(now.monotonic_ms, record),
                 Effect::Deliver { slot, batch, history, logged_at } => {
                     self.on_delivery(now, Delivery { slot, batch, history, logged_at });
                 }
@@ -517,62 +461,6 @@ impl Node {
                 }
             }
         }
-    }
-
-    /// Adds a record that nothing waits for; a newer Delivered mark takes the place of the last.
-    fn note(&mut self, now: Now, record: Record) {
-        let marks = (&record, self.records.last());
-        if let (Record::Delivered { .. }, Some(Record::Delivered { .. })) = marks {
-            let older = self.records.pop();
-            self.backlog.remove(older.as_ref());
-        }
-        self.backlog.add(&record);
-        self.records.push(record);
-        self.noted_ms.get_or_insert(now.monotonic_ms);
-    }
-
-    fn append(&mut self, now: Now) {
-        self.note_heard(now);
-        let due = self.noted_ms.is_some_and(|since| now.monotonic_ms >= since + NOTE_MS)
-            || self.records.len() >= NOTES;
-        if self.records.is_empty() || !(self.forced || due) || self.backlog.is_busy() {
-            return;
-        }
-        let before = self.stages.enter(Stage::Log);
-        let mut records = std::mem::take(&mut self.records);
-        if seeded!(MarkAheadOfWrite) && records.len() > 2 {
-            self.records = records.split_off(2);
-        }
-        self.forced = false;
-        self.noted_ms = None;
-        self.appended += 1;
-        let mark = self.appended;
-        self.backlog.append(mark);
-        self.appending.begin(mark, self.sequence, now.monotonic_ms);
-        self.outputs.push_back(Output::Append { records, mark });
-        self.stages.go_back(before);
-    }
-
-    fn on_persisted(&mut self, now: Now, mark: u64) {
-        self.durable = self.durable.max(mark);
-        // Before a later state of its own that waits for the same flush: no state goes to disk behind a newer one.
-        self.install_logged(now);
-        self.backlog.persisted(mark);
-        if let Some(sequence) = self.appending.end(mark, now.monotonic_ms) {
-            self.persisted = sequence;
-        }
-        self.answer_boots();
-        self.agreement.on_persisted(now, self.persisted);
-        self.execute_waiting(now);
-        self.store_logged();
-        self.digest_logged();
-    }
-
-    /// The mark whose durability makes everything noted so far durable; what waits is appended in
-    /// this round.
-    fn log_all(&mut self) -> u64 {
-        self.forced |= !self.records.is_empty();
-        self.appended + u64::from(self.forced)
     }
 
     fn send(&mut self, peers: &[Peer], message: &Message) {

@@ -12,7 +12,7 @@
 //! comes soon, and is refused where the state is gone. The reads of a key wait in the order of their slots.
 
 use super::execution::Execution;
-use super::waiting::Capacity;
+use super::waiting::{Capacity, Lines};
 use super::{Node, Output, Peer, Stage};
 use bytes::Bytes;
 use perdura_agreement::Now;
@@ -55,7 +55,7 @@ const STALE_SLOW_MS: u64 = 2_000;
 const BURST: u64 = 1024 * 1024;
 
 #[derive(Debug)]
-pub(super) struct WaitingRead {
+struct WaitingRead {
     after: Slot,
     // By that state alone.
     exactly: bool,
@@ -64,6 +64,63 @@ pub(super) struct WaitingRead {
     key: PublicKey,
     id: u64,
     command: Bytes,
+}
+
+/// The reads of a node.
+pub(super) struct Reads {
+    waiting: Lines<PublicKey, WaitingRead>,
+    pace: Pace,
+    // Those that the stage or a thread beside it was given, and how many ever.
+    under_way: BTreeMap<u64, WaitingRead>,
+    begun: u64,
+    // Threads beside the stage.
+    threads: usize,
+    // What has waited for so long is told to go the ordered way.
+    stale_ms: u64,
+}
+
+impl Reads {
+    /// Of a service whose commands may take long, or do not.
+    pub fn new(takes_long: bool) -> Reads {
+        Reads {
+            waiting: Lines::new(WAITING_READS),
+            pace: Pace::default(),
+            under_way: BTreeMap::new(),
+            begun: 0,
+            threads: 2,
+            stale_ms: if takes_long { STALE_SLOW_MS } else { STALE_MS },
+        }
+    }
+
+    /// Divides the bounds of what waits by two to the power of `by`.
+    pub fn shrink(&mut self, by: u32) {
+        self.waiting.shrink(by);
+    }
+
+    /// Reads that wait, and their bytes.
+    pub fn held(&self) -> (usize, usize) {
+        self.waiting.held()
+    }
+
+    /// Reads that are under way in the stage, or beside it.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// The next one that may be answered, or has waited for too long.
+    fn next(&mut self, now: Now, room: &Room, all: bool) -> Option<WaitingRead> {
+        let Reads { waiting, pace, under_way, stale_ms, .. } = self;
+        let next = waiting.pop(|read| {
+            let may = room.takes(read, of_key(under_way, read.key));
+            read.is_stale(now, *stale_ms) || may && (all || pace.may(read.key))
+        });
+        next.map(|(_, read)| read)
+    }
+
+    /// Whether a read may be answered now; with `all` whatever its client has read.
+    fn may(&self, read: &WaitingRead, room: &Room, all: bool) -> bool {
+        room.takes(read, of_key(&self.under_way, read.key)) && (all || self.pace.may(read.key))
+    }
 }
 
 /// How many of the reads that are under way elsewhere are of a key.
@@ -118,7 +175,7 @@ impl WaitingRead {
 
 /// What the large reads of clients cost lately.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+struct Pace {
     owed: BTreeMap<PublicKey, u64>,
     since_ms: u64,
 }
@@ -170,7 +227,7 @@ impl Node {
     fn line_up_read(&mut self, read: WaitingRead) {
         let (bytes, after) = (read.command.len(), read.after);
         let before = |other: &WaitingRead| other.after <= after;
-        if let Err(refused) = self.reads.insert(read.key, read, bytes, before) {
+        if let Err(refused) = self.reads.waiting.insert(read.key, read, bytes, before) {
             self.refuse_read(&refused);
         }
     }
@@ -207,7 +264,7 @@ impl Node {
     /// In which state reads are answered now, and how many more.
     fn reads_now(&self) -> Room {
         let unshared = |slot, of_all: usize| {
-            let left = of_all.saturating_sub(self.reading_apart.len());
+            let left = of_all.saturating_sub(self.reads.under_way.len());
             Room { slot, left, of_key: usize::MAX }
         };
         match &self.execution {
@@ -215,8 +272,8 @@ impl Node {
             Execution::Apart(apart) if apart.reads_beside() => match apart.shared() {
                 Some(state) => {
                     // Whose queries take long leaves a thread to others, where there are two.
-                    let of_key = (self.read_threads - 1).max(1);
-                    Room { of_key, ..unshared(state.slot(), self.read_threads) }
+                    let of_key = (self.reads.threads - 1).max(1);
+                    Room { of_key, ..unshared(state.slot(), self.reads.threads) }
                 }
                 None => Room { slot: Slot(0), left: 0, of_key: 0 },
             },
@@ -232,13 +289,13 @@ impl Node {
 
     /// So many threads answer reads beside a stage, 1 to [`READS_BESIDE`]; two if nobody says.
     pub fn set_read_threads(&mut self, threads: usize) {
-        self.read_threads = threads.clamp(1, READS_BESIDE);
+        self.reads.threads = threads.clamp(1, READS_BESIDE);
     }
 
     pub(super) fn answer_reads(&mut self, now: Now) {
         let too_early = seeded!(ReadBeforeOrdered) && self.execution.is_apart();
-        let stale_ms = if self.takes_long { STALE_SLOW_MS } else { STALE_MS };
-        self.pace.tick(now.monotonic_ms);
+        let stale_ms = self.reads.stale_ms;
+        self.reads.pace.tick(now.monotonic_ms);
         let all = !self.agreement.is_ordering();
         let mut cost = 0;
         for _ in 0..READS_AT_ONCE {
@@ -249,19 +306,14 @@ impl Node {
             if too_early {
                 room.slot = self.agreement.delivered();
             }
-            let Node { reads, reading_apart, pace, .. } = self;
-            let next = reads.pop(|read| {
-                let may = room.takes(read, of_key(reading_apart, read.key));
-                read.is_stale(now, stale_ms) || may && (all || pace.may(read.key))
-            });
-            let Some((_, read)) = next else { break };
+            let Some(read) = self.reads.next(now, &room, all) else { break };
             if read.is_stale(now, stale_ms) {
                 self.refuse_read(&read);
             } else {
                 cost += self.answer_read(read);
             }
         }
-        if !self.reads.is_empty()
+        if !self.reads.waiting.is_empty()
             && let Execution::Apart(apart) = &mut self.execution
         {
             let share = apart.share(self.parameters.depth);
@@ -285,10 +337,10 @@ impl Node {
                     self.refuse_read(&read);
                     return 0;
                 }
-                self.reads_begun += 1;
-                let (number, key) = (self.reads_begun, read.key);
+                self.reads.begun += 1;
+                let (number, key) = (self.reads.begun, read.key);
                 let command = read.command.clone();
-                self.reading_apart.insert(number, read);
+                self.reads.under_way.insert(number, read);
                 self.outputs.push_back(match state {
                     Some(state) => {
                         Output::Read(Box::new(ReadBeside { number, key, command, state }))
@@ -313,7 +365,7 @@ impl Node {
         outcome: Option<Outcome>,
         cost: u64,
     ) {
-        if let Some(read) = self.reading_apart.remove(&number) {
+        if let Some(read) = self.reads.under_way.remove(&number) {
             self.conclude_read(&read, slot, outcome, cost);
         }
     }
@@ -330,7 +382,7 @@ impl Node {
         let cost = spent + outcome.as_ref().map_or(0, super::egress::size_of_outcome) as u64;
         self.reply_read(read, slot, outcome);
         self.stages.go_back(before);
-        self.pace.charge(read.key, cost);
+        self.reads.pace.charge(read.key, cost);
         cost
     }
 
@@ -348,10 +400,7 @@ impl Node {
     pub(super) fn has_reads(&self) -> bool {
         let room = self.reads_now();
         let all = !self.agreement.is_ordering();
-        self.reads.any_first(|read| {
-            room.takes(read, of_key(&self.reading_apart, read.key))
-                && (all || self.pace.may(read.key))
-        })
+        self.reads.waiting.any_first(|read| self.reads.may(read, &room, all))
     }
 }
 

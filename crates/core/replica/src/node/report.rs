@@ -247,7 +247,7 @@ impl Node {
                 && self.agreement.voting(),
             decided: self.agreement.delivered(),
             executed: self.execution.slot(),
-            logged: self.logged_slot,
+            logged: self.journal.logged(),
             prefix: self.agreement.prefix().slot,
             checkpoint,
             boundary,
@@ -269,8 +269,8 @@ impl Node {
                 agreement: self.agreement.marks(),
                 statements_verified: self.counters.statements_verified
                     + self.agreement.signatures_verified(),
-                claims_verified: self.verified.counts.0,
-                claims_remembered: self.verified.counts.1,
+                claims_verified: self.ingress.verified.counts.0,
+                claims_remembered: self.ingress.verified.counts.1,
                 ..self.counters
             },
         }
@@ -282,7 +282,7 @@ impl Node {
         let works = self.agreement.voting()
             && self.agreement.mode() == Mode::Started
             && !self.transfer.fetches()
-            && !self.disk_lags
+            && !self.journal.lags()
             && !self.agreement.is_far_behind();
         match (self.counters.diverged, self.company.is_enough(self.ticked_ms)) {
             (true, _) => State::Diverged,
@@ -299,21 +299,21 @@ impl Node {
         let beside = self.execution.reads_beside();
         Held {
             agreement: self.agreement.held(),
-            unverified: self.frames.held(),
+            unverified: self.ingress.frames.held(),
             reads: self.reads.held(),
             kept_states: self.execution.kept_states(),
             unexecuted: self.unexecuted(),
             retries: self.asking.held(),
-            reads_apart: if beside { 0 } else { self.reading_apart.len() },
-            reads_beside: if beside { self.reading_apart.len() } else { 0 },
+            reads_apart: if beside { 0 } else { self.reads.under_way() },
+            reads_beside: if beside { self.reads.under_way() } else { 0 },
             replies: self.egress.lines(),
             reply_bytes: (self.egress.bytes(), self.egress.largest()),
-            backlog: (self.backlog.bytes(), self.backlog.largest()),
+            backlog: self.journal.held(),
             questions: self.askers.iter().map(Asker::waiting).sum(),
             recent_bytes: self.checkpointing.recent_bytes,
-            routes: self.routes.len(),
-            sparse_clients: self.shares.sparse(),
-            penalties: self.penalties.len(),
+            routes: self.egress.routes(),
+            sparse_clients: self.ingress.shares.sparse(),
+            penalties: self.ingress.penalties.len(),
         }
     }
 
@@ -398,7 +398,7 @@ impl Node {
     /// simulations: few clients reach bounds that are made for thousands only so.
     pub fn shrink_queues(&mut self, by: u32) {
         self.agreement.shrink_pool(by);
-        self.frames.shrink(by);
+        self.ingress.frames.shrink(by);
         self.reads.shrink(by);
         self.asking.shrink(by);
         self.checkpointing.recent_most >>= by;

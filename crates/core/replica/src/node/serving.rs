@@ -120,7 +120,7 @@ impl Node {
     /// Signs the history once more for a replica that has executed what comes before `first`. Up to where.
     fn testify(&mut self, to: ReplicaId, first: Slot) -> Option<Slot> {
         let depth = self.parameters.depth;
-        let last = first.previous().plus(depth).min(self.logged_slot);
+        let last = first.previous().plus(depth).min(self.journal.logged());
         let mut furthest = None;
         for slot in testified(first, last, depth) {
             let past = self.past.get(&slot).filter(|_| !seeded!(TestimonyRefused));

@@ -503,7 +503,7 @@ impl Node {
                 if let Some(state) = &state {
                     self.log_certificate(state.clone());
                 }
-                let waiting = Some((self.log_all(), manifest, pieces));
+                let waiting = Some((self.journal.log_all(), manifest, pieces));
                 self.transfer.phase = Phase::Installing { machine, state, seeder, waiting };
                 self.install_logged(now);
             }
@@ -517,8 +517,7 @@ impl Node {
     /// The transferred state is stored once its certificate is in the log.
     pub(super) fn install_logged(&mut self, now: Now) {
         let Phase::Installing { waiting, .. } = &mut self.transfer.phase else { return };
-        let durable = self.durable;
-        let logged = waiting.take_if(|(mark, ..)| *mark <= durable);
+        let logged = waiting.take_if(|(mark, ..)| self.journal.has(*mark));
         let Some((_, manifest, pieces)) = logged else { return };
         let taken = manifest.clone();
         let keep = self.checkpointing.proven;
@@ -568,8 +567,7 @@ impl Node {
             self.learn_certificate(state);
         }
         self.past.clear();
-        self.logged.clear();
-        self.logged_slot = slot;
+        self.journal.installed(slot);
         self.counters.transfers_completed += 1;
         self.transfer.forget_failures();
         let alone = self.transfer.how == StateTransfer::SingleSender;

@@ -43,7 +43,7 @@ impl Node {
 
     fn may_execute(&self, logged_at: u64) -> bool {
         let naive = self.parameters.durability == Durability::SyncNaive;
-        !self.stands_still() && (!naive || logged_at <= self.persisted)
+        !self.stands_still() && (!naive || logged_at <= self.journal.persisted())
     }
 
     /// Executes a decided batch, or keeps it until it may be executed.
