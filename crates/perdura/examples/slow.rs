@@ -1,5 +1,6 @@
 //! A service whose commands take as long as a database's, and a load of them: for what a slow service does to its group.
-//! `slow load DIR CALLERS SECONDS` says what callers got; every other command is that of a service's program (`slow dev`, `slow replica`).
+//! `slow load DIR CALLERS SECONDS [READERS]` says what callers got, and readers of a count that changes all the time; every other command is that of a
+//! service's program (`slow dev`, `slow replica`).
 
 #![allow(missing_docs)]
 
@@ -10,6 +11,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// The name of the sum of all counts.
+const ALL: &str = "all";
 
 /// Counts of names. Each command takes [`Slow::takes`].
 #[derive(Default)]
@@ -41,6 +45,8 @@ impl Service for Slow {
 
     fn execute(&mut self, _: &Context<'_>, Add(name): Add) -> Result<u64, ()> {
         std::thread::sleep(Slow::takes());
+        let all = self.counts.get(&ALL.to_owned()).unwrap_or(0) + 1;
+        self.counts.insert(ALL.to_owned(), all);
         let count = self.counts.get(&name).unwrap_or(0) + 1;
         self.counts.insert(name, count);
         Ok(count)
@@ -55,8 +61,29 @@ impl Service for Slow {
     }
 }
 
-/// Callers, each of which adds to a count of its own as soon as it has got its reply.
-async fn load(dir: &str, callers: usize, time: Duration) -> Result<(), Box<dyn Error>> {
+/// What so many calls took.
+fn report(what: &str, mut took: Vec<Duration>, begun: Instant) {
+    took.sort_unstable();
+    let at = |part: f64| took.get((took.len() as f64 * part) as usize).or(took.last());
+    let ms = |part| at(part).map_or(0.0, |time| time.as_secs_f64() * 1e3);
+    println!(
+        "{} {what} in {:.1} s: {:.0} a second; median {:.0} ms, 99% {:.0} ms, longest {:.0} ms",
+        took.len(),
+        begun.elapsed().as_secs_f64(),
+        took.len() as f64 / begun.elapsed().as_secs_f64(),
+        ms(0.5),
+        ms(0.99),
+        ms(1.0),
+    );
+}
+
+/// Callers, each of which adds to a count of its own as soon as it has got its reply; and readers of the sum of all, which all of them change.
+async fn load(
+    dir: &str,
+    callers: usize,
+    readers: usize,
+    time: Duration,
+) -> Result<(), Box<dyn Error>> {
     let client = Client::<Slow>::open(dir)?;
     let patient = perdura::Options { timeout: Duration::from_secs(60), ..Default::default() };
     let client = client.with(patient);
@@ -81,33 +108,51 @@ async fn load(dir: &str, callers: usize, time: Duration) -> Result<(), Box<dyn E
         })
     });
     let calls: Vec<_> = calls.collect();
-    let mut took = Vec::new();
+    let reads = (0..readers).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let (mut took, mut last) = (Vec::new(), 0);
+            while begun.elapsed() < time {
+                let since = Instant::now();
+                match client.query(&Count(ALL.to_owned())).await {
+                    Ok(count) if count >= last => last = count,
+                    other => {
+                        eprintln!("a read after {last}: {other:?}");
+                        return took;
+                    }
+                }
+                took.push(since.elapsed());
+            }
+            took
+        })
+    });
+    let reads: Vec<_> = reads.collect();
+    let (mut called, mut read) = (Vec::new(), Vec::new());
     for caller in calls {
-        took.extend(caller.await?);
+        called.extend(caller.await?);
     }
-    took.sort_unstable();
-    let at = |part: f64| took.get((took.len() as f64 * part) as usize).or(took.last());
-    let ms = |part| at(part).map_or(0.0, |time| time.as_secs_f64() * 1e3);
-    println!(
-        "{} calls in {:.1} s: {:.0} a second; median {:.0} ms, 99% {:.0} ms, longest {:.0} ms; {} callers failed",
-        took.len(),
-        begun.elapsed().as_secs_f64(),
-        took.len() as f64 / begun.elapsed().as_secs_f64(),
-        ms(0.5),
-        ms(0.99),
-        ms(1.0),
-        failed.load(Ordering::Relaxed)
-    );
+    for reader in reads {
+        read.extend(reader.await?);
+    }
+    report("calls", called, begun);
+    if readers > 0 {
+        report("reads", read, begun);
+    }
+    println!("{} callers failed", failed.load(Ordering::Relaxed));
     Ok(())
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [command, dir, callers, seconds] = &words[..] else { return Ok(perdura::cli::<Slow>()) };
-    if command != "load" {
-        return Ok(perdura::cli::<Slow>());
-    }
-    let (callers, time) = (callers.parse()?, Duration::from_secs(seconds.parse()?));
-    tokio::runtime::Runtime::new()?.block_on(load(dir, callers, time))?;
+    let (dir, callers, seconds, readers) = match &words[..] {
+        [load, dir, callers, seconds] if load == "load" => (dir, callers, seconds, "0"),
+        [load, dir, callers, seconds, readers] if load == "load" => {
+            (dir, callers, seconds, readers.as_str())
+        }
+        _ => return Ok(perdura::cli::<Slow>()),
+    };
+    let (callers, readers) = (callers.parse()?, readers.parse()?);
+    let time = Duration::from_secs(seconds.parse()?);
+    tokio::runtime::Runtime::new()?.block_on(load(dir, callers, readers, time))?;
     Ok(ExitCode::SUCCESS)
 }
