@@ -242,8 +242,6 @@ pub enum ScheduleName {
     Sequential,
     /// All replicas at the same slots; a baseline for experiments
     Coordinated,
-    /// As coordinated, and nothing is executed meanwhile; a baseline for experiments
-    StopTheWorld,
 }
 
 impl ScheduleName {
@@ -252,7 +250,6 @@ impl ScheduleName {
         match self {
             ScheduleName::Sequential => Schedule::Sequential,
             ScheduleName::Coordinated => Schedule::Coordinated,
-            ScheduleName::StopTheWorld => Schedule::StopTheWorld,
         }
     }
 

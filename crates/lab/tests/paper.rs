@@ -83,7 +83,7 @@ fn what_happens_over_time_is_written_down_with_checkpoints_and_a_recovery() {
     let directory = tempfile::tempdir().unwrap();
     let (work, out) = (directory.path().join("work"), directory.path().join("out"));
     std::fs::create_dir(&work).unwrap();
-    let fig10 = ("dura-fig10", ["sequential", "stop-the-world"]);
+    let fig10 = ("dura-fig10", ["sequential", "coordinated"]);
     let fig11 = ("dura-fig11", ["sequential, collaborative", "sequential, single-sender"]);
     for (name, compared) in drawn(&[fig10, fig11]) {
         let mut command = program();

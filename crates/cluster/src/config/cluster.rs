@@ -584,6 +584,10 @@ fn machine(address: &str) -> &str {
     }
 }
 
+/// Of what clusters could be made with for experiments.
+const GONE: &str = "it was a baseline for experiments, which this program does not have; start the program that made the cluster once more, \
+     export what is to be kept (`perdura kv export`), and import it into a new cluster (`perdura init`, `perdura kv import`)";
+
 /// The durability that `text` names.
 pub fn durability(text: &str) -> Result<Durability> {
     let all = Durability::ALL.map(Durability::name).join(", ");
@@ -592,6 +596,7 @@ pub fn durability(text: &str) -> Result<Durability> {
 
 /// The schedule of checkpoints that `text` names.
 pub fn schedule(text: &str) -> Result<Schedule> {
+    ensure!(text != "stop-the-world", "{GONE}");
     let all = Schedule::ALL.map(Schedule::name).join(", ");
     Schedule::parse(text).with_context(|| format!("checkpoint_schedule is one of {all}"))
 }

@@ -120,9 +120,8 @@ impl Agreement {
         }
     }
 
-    /// Whether agreement can go on no further until this replica has executed: it stands still on purpose (checkpoints that stop the world),
-    /// or its stage has a whole pipeline to execute. That is no leader's fault: such time does not count against one, and all other time does,
-    /// so that nobody is excused by holding a replica for a moment.
+    /// Whether agreement can go on no further until this replica has executed: its stage has a whole pipeline to execute. That is no leader's
+    /// fault: such time does not count against one, and all other time does, so that nobody is excused by holding a replica for a moment.
     pub fn on_execution_held(&mut self, now: Now, held: bool) {
         let ms = now.monotonic_ms;
         match (self.held_since_ms, held) {

@@ -126,7 +126,7 @@ impl Durability {
     }
 }
 
-/// Who stores which checkpoint (rule D6).
+/// Who stores which checkpoint (rule D6). Number 2 is not given again: there are digests of parameters with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Schedule {
@@ -137,16 +137,11 @@ pub enum Schedule {
     /// One replica after the other, an n-th of the checkpoint interval apart; all of them sign the
     /// digest of each of these states.
     Sequential = 1,
-    /// All replicas at the same slots, and each executes nothing while it serializes and stores its
-    /// state: the checkpoints of most systems, with which Dura-SMaRt compares its own (USENIX ATC 2013,
-    /// sections 2 and 5). For experiments only.
-    StopTheWorld = 2,
 }
 
 impl Schedule {
     /// All of them.
-    pub const ALL: [Schedule; 3] =
-        [Schedule::Coordinated, Schedule::Sequential, Schedule::StopTheWorld];
+    pub const ALL: [Schedule; 2] = [Schedule::Coordinated, Schedule::Sequential];
 
     /// As in configuration files and on the command line.
     #[must_use]
@@ -154,7 +149,6 @@ impl Schedule {
         match self {
             Schedule::Coordinated => "coordinated",
             Schedule::Sequential => "sequential",
-            Schedule::StopTheWorld => "stop-the-world",
         }
     }
 
@@ -347,7 +341,7 @@ impl Parameters {
     #[must_use]
     pub fn boundary(&self, state_bytes: u64) -> Interval {
         let parts = match self.schedule {
-            Schedule::Coordinated | Schedule::StopTheWorld => 1,
+            Schedule::Coordinated => 1,
             Schedule::Sequential => self.faults.n() as u64,
         };
         let stretch = self.checkpoint_stretch.max(1);

@@ -99,11 +99,6 @@ fn a_crash_group_serves_through_stops_and_starts() {
     lifecycle(1, 0, Schedule::Coordinated);
 }
 
-#[test]
-fn a_group_that_stops_for_checkpoints_serves_through_stops_and_starts() {
-    lifecycle(1, 1, Schedule::StopTheWorld);
-}
-
 /// The baseline of experiments, on a device that is slower than any real one: nothing but the speed
 /// differs.
 #[test]

@@ -3,6 +3,7 @@
 mod attesting;
 mod backlog;
 mod boots;
+mod checkpoints;
 mod common;
 mod differences;
 mod floods;
@@ -22,7 +23,6 @@ mod shared;
 mod slow_seeder;
 mod stage;
 mod stalled;
-mod stop_the_world;
 mod transfer;
 mod transfer_link;
 mod waiting;

@@ -68,8 +68,7 @@ pub struct Arguments {
     /// How replicas log: sync, sync-naive or async
     #[arg(long, value_name = "DURABILITY", value_parser = parse_durability)]
     durability: Option<Durability>,
-    /// Who stores which checkpoint: coordinated, sequential or stop-the-world; seeds have one of the
-    /// first two
+    /// Who stores which checkpoint: coordinated or sequential
     #[arg(long, value_name = "SCHEDULE", value_parser = parse_schedule)]
     schedule: Option<Schedule>,
     /// Whom a replica that was away asks for the state: collaborative or single-sender, which one seed of

@@ -61,6 +61,14 @@ fn refusal(text: &str) -> String {
     PartitionedCluster::parse(Path::new("cluster.toml"), text).unwrap_err().to_string()
 }
 
+/// As in a file of one group.
+#[test]
+fn a_baseline_that_is_gone_is_refused_with_what_to_do() {
+    let text = sample(Distribution::Hash).render();
+    let had = text.replace("\"sequential\"", "\"stop-the-world\"");
+    assert!(had != text && refusal(&had).contains("`perdura kv export`"), "{}", refusal(&had));
+}
+
 #[test]
 fn it_goes_both_ways_and_bounds_are_any_keys() {
     for distribution in [Distribution::Hash, ranges()] {

@@ -137,7 +137,7 @@ impl Checkpointing {
         let n = parameters.faults.n();
         // One round of sequential checkpoints, and what is under way when it ends.
         let states = match parameters.schedule {
-            Schedule::Coordinated | Schedule::StopTheWorld => 2,
+            Schedule::Coordinated => 2,
             Schedule::Sequential => n + 2,
         };
         Checkpointing {

@@ -292,8 +292,7 @@ pub struct Node {
     ingress: Ingress,
     egress: Egress,
     reads: Reads,
-    // Decided, and not executed before they are logged, or before the checkpoint is stored: in
-    // baselines only.
+    // Decided, and not executed before they are logged: with `sync-naive` only.
     unexecuted: VecDeque<Delivery>,
     // As agreement was told.
     execution_held: bool,

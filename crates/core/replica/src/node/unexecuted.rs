@@ -1,14 +1,12 @@
-//! Decided batches that wait before they are executed, in two baselines of Dura-SMaRt (USENIX ATC 2013)
-//! for experiments. With `sync-naive` (section 3.1) a command is logged before it is executed; all other
-//! modes execute while the log is written (rule D2). With `stop-the-world` (section 2) nothing is
-//! executed while this replica's state is on its way to the disk; with all other schedules execution goes on
-//! (rule D6).
+//! Decided batches that wait before they are executed, in a baseline of Dura-SMaRt (USENIX ATC 2013)
+//! for experiments: with `sync-naive` (section 3.1) a command is logged before it is executed. All other
+//! modes execute while the log is written (rule D2).
 //!
 //! Agreement goes on meanwhile as far as its pipeline reaches above what is executed, which bounds
 //! what waits here.
 
 use super::{Node, Now};
-use perdura_protocol::configuration::{Durability, Schedule};
+use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Batch, Digest, Frame, Slot, seeded};
 use std::collections::VecDeque;
 
@@ -34,16 +32,9 @@ impl Node {
         (here.0 + apart.0, here.1 + apart.1)
     }
 
-    /// Whether this replica executes nothing, until its state is stored. A store that fails stops the
-    /// replica (D3), and a received state that takes the place of this one ends it too.
-    #[must_use]
-    pub fn stands_still(&self) -> bool {
-        self.parameters.schedule == Schedule::StopTheWorld && self.checkpointing.storing.is_some()
-    }
-
     fn may_execute(&self, logged_at: u64) -> bool {
         let naive = self.parameters.durability == Durability::SyncNaive;
-        !self.stands_still() && (!naive || logged_at <= self.journal.persisted())
+        !naive || logged_at <= self.journal.persisted()
     }
 
     /// Executes a decided batch, or keeps it until it may be executed.
@@ -82,10 +73,9 @@ impl Node {
         let reach = if seeded!(StageWorkExcuses) { self.execution.slot().next() } else { reach };
         let full = self.execution.is_apart() && self.agreement.delivered() >= reach;
         let full = full && !seeded!(SlowStageBlamed);
-        let held = self.stands_still() || full;
-        if held != self.execution_held {
-            self.execution_held = held;
-            self.agreement.on_execution_held(now, held);
+        if full != self.execution_held {
+            self.execution_held = full;
+            self.agreement.on_execution_held(now, full);
         }
     }
 

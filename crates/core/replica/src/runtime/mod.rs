@@ -50,7 +50,7 @@ pub use perdura_execution::panic_is_expected;
 use perdura_execution::{
     AnyService, Asked, Call, FailingMemory, Genesis, Service, ServicePanic, any_service,
 };
-use perdura_protocol::configuration::{Durability, Member, Parameters, Schedule};
+use perdura_protocol::configuration::{Durability, Member, Parameters};
 use perdura_protocol::{Configuration, ReplicaId, SecretKey, Slot, Time};
 use perdura_transport::{BindError, Hub, HubConfig, Lane, MemberAddress};
 use repairs::Repairs;
@@ -347,17 +347,12 @@ fn experiments(config: &ReplicaConfig) -> Vec<String> {
     let device = config.log_device.map(|device| {
         format!("the log is written no faster than by a simulated device ({device})")
     });
-    let stops = (config.parameters.schedule == Schedule::StopTheWorld).then(|| {
-        "checkpoint_schedule is stop-the-world, a baseline: nothing is executed while a checkpoint is \
-         stored"
-            .to_owned()
-    });
     let alone = (config.state_transfer == StateTransfer::SingleSender).then(|| {
         "state_transfer is single-sender, a baseline: state and log come from one replica"
             .to_owned()
     });
     let profile = config.profile.then(|| "the event loop measures its stages".to_owned());
-    naive.into_iter().chain(device).chain(profile).chain(stops).chain(alone).collect()
+    naive.into_iter().chain(device).chain(profile).chain(alone).collect()
 }
 
 /// Runs a replica until `shutdown` is requested. Blocks.

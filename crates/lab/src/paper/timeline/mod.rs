@@ -75,7 +75,7 @@ pub struct Options {
     /// Load, writes in a second; then no peak is measured
     #[arg(long, value_name = "R", value_parser = parse_rate, conflicts_with = "load")]
     pub rate: Option<f64>,
-    /// Schedules of checkpoints to compare [default: sequential and stop-the-world for dura-fig10,
+    /// Schedules of checkpoints to compare [default: sequential and coordinated for dura-fig10,
     /// sequential for dura-fig11]
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     pub schedules: Vec<ScheduleName>,
@@ -151,7 +151,7 @@ impl Options {
 
     fn schedules(&self, scene: Scene) -> Vec<ScheduleName> {
         match (self.schedules.as_slice(), scene) {
-            ([], Scene::Checkpoints) => vec![ScheduleName::Sequential, ScheduleName::StopTheWorld],
+            ([], Scene::Checkpoints) => vec![ScheduleName::Sequential, ScheduleName::Coordinated],
             ([], Scene::Recovery) => vec![ScheduleName::Sequential],
             (given, _) => given.to_vec(),
         }

@@ -39,10 +39,8 @@ impl EventLoop {
             // What is durable at once (durability `none`) lets out more.
             self.node.flush(now);
         }
-        // A baseline that stops for its checkpoint writes it at once, unless it was given a rate.
-        let stopped = self.config.checkpoint_bytes_per_s == 0 && self.node.stands_still();
         let late = self.node.checkpoint_is_late() || self.node.digest_is_forced();
-        workers.checkpointer.hurry(stopped || late);
+        workers.checkpointer.hurry(late);
         workers.digester.hurry(self.node.digest_is_late());
         for (peer, bytes) in self.tap.due(now) {
             self.send(peer, Lane::of(&bytes), bytes);
