@@ -71,11 +71,11 @@ impl<K: Ord + Copy, T> Lines<K, T> {
         before: impl Fn(&T) -> bool,
     ) -> Result<(), T> {
         self.push(whose, item, bytes)?;
-        if let Some(line) = self.lines.get_mut(&whose) {
-            if let Some(last) = line.items.pop_back() {
-                let place = line.items.partition_point(|(item, _)| before(item));
-                line.items.insert(place, last);
-            }
+        if let Some(line) = self.lines.get_mut(&whose)
+            && let Some(last) = line.items.pop_back()
+        {
+            let place = line.items.partition_point(|(item, _)| before(item));
+            line.items.insert(place, last);
         }
         Ok(())
     }
