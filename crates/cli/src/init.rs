@@ -230,9 +230,6 @@ enum DurabilityName {
     Async,
     /// At once: any restart costs the replica its place
     None,
-    /// As safe as sync and slow on purpose: one write and one flush for each command, before it
-    /// runs; a baseline for experiments
-    SyncNaive,
 }
 
 /// [`Schedule`] on the command line.
@@ -347,7 +344,6 @@ impl DurabilityName {
             DurabilityName::Sync => Durability::Sync,
             DurabilityName::Async => Durability::Async,
             DurabilityName::None => Durability::None,
-            DurabilityName::SyncNaive => Durability::SyncNaive,
         }
     }
 }

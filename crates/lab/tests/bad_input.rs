@@ -8,11 +8,11 @@ fn bad_flags_are_explained_with_exit_code_2() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "Usage"),
         (&["unheard"], "unheard"),
-        (&["simulate", "--seed", "1", "--durability", "none"], "sync-naive"),
+        (&["simulate", "--seed", "1", "--durability", "none"], "sync or async"),
         (&["attack", "--cluster", "x", "--attack", "shout"], "garbage-signatures"),
         (&["attack", "--attack", "flood"], "--cluster"),
         (&["paper", "dura-fig8"], "dura-fig8"),
-        (&["paper", "dura-fig9", "--settings", "sync,fast"], "naive-disk"),
+        (&["paper", "dura-fig9", "--settings", "sync,fast"], "sync-disk"),
         (&["paper", "dura-table1", "--callers", "0"], "0"),
     ];
     for (arguments, words) in cases {

@@ -10,7 +10,7 @@ fn an_experiment_writes_a_table_json_and_a_picture() {
     let directory = tempfile::tempdir().unwrap();
     let (work, out) = (directory.path().join("work"), directory.path().join("out"));
     std::fs::create_dir(&work).unwrap();
-    for (name, settings) in [("dura-table1", "sync-ssd,naive"), ("dura-fig9", "none")] {
+    for (name, settings) in [("dura-table1", "sync-ssd,async"), ("dura-fig9", "none")] {
         let mut command = program();
         command.args(["paper", name, "--crash", "1", "--settings", settings]);
         command.args(["--callers", "2,1,80", "--value-size", "100", "--keys", "50"]);
@@ -32,8 +32,7 @@ fn an_experiment_writes_a_table_json_and_a_picture() {
             assert!(setting["least_p50_us"].as_f64().unwrap() > 0.0, "{setting}");
             let points = setting["points"].as_array().unwrap();
             let callers: Vec<u64> = points.iter().map(|p| p["callers"].as_u64().unwrap()).collect();
-            let most = if setting["name"] == "naive" { 64 } else { 80 };
-            assert_eq!(callers, [1, 2, most]);
+            assert_eq!(callers, [1, 2, 80]);
             for point in points {
                 assert_eq!(point["rounds"].as_array().unwrap().len(), 2);
                 for sample in [point, &point["rounds"][0], &point["rounds"][1]] {
@@ -51,7 +50,7 @@ fn an_experiment_writes_a_table_json_and_a_picture() {
     let table1: Value =
         serde_json::from_slice(&std::fs::read(out.join("dura-table1.json")).unwrap()).unwrap();
     assert_eq!(table1["settings"][0]["log_device"], "delay_ms=0.88,mb_s=130");
-    assert_eq!(table1["settings"][1]["durability"], "sync-naive");
+    assert_eq!(table1["settings"][1]["durability"], "async");
     assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0, "the clusters are removed");
     assert_eq!(replicas_in(&work), 0);
 }
@@ -61,7 +60,7 @@ fn tuples_are_inserted_instead_of_values() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = program();
     command.args(["paper", "dura-fig9", "--service", "tuples", "--crash", "1"]);
-    command.args(["--settings", "none,naive-disk", "--callers", "1,8"]);
+    command.args(["--settings", "none,sync-disk", "--callers", "1,8"]);
     command.args(["--seconds", "0.3", "--rounds", "1"]);
     command.arg("--work").arg(directory.path()).arg("--out").arg(directory.path());
     let table = Ran::from(command.output().unwrap()).ok();

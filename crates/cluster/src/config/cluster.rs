@@ -590,6 +590,7 @@ const GONE: &str = "it was a baseline for experiments, which this program does n
 
 /// The durability that `text` names.
 pub fn durability(text: &str) -> Result<Durability> {
+    ensure!(text != "sync-naive", "{GONE}");
     let all = Durability::ALL.map(Durability::name).join(", ");
     Durability::parse(text).with_context(|| format!("durability is one of {all}"))
 }

@@ -50,7 +50,6 @@ struct State {
     operations: u64,
     written_bytes: u64,
     zero_bytes: u64,
-    flushes: u64,
     through_bytes: u64,
     countdown: Option<u64>,
     dead: bool,
@@ -212,12 +211,6 @@ impl MemoryDisk {
         self.state().zero_bytes
     }
 
-    /// Flushes of files and of directories so far.
-    #[must_use]
-    pub fn flushes(&self) -> u64 {
-        self.state().flushes
-    }
-
     /// Runs `operation`, which changes something, unless an injected failure forbids it.
     fn change(
         &self,
@@ -356,7 +349,6 @@ impl Disk for MemoryDisk {
 
     fn sync(&mut self, name: &str) -> Result<(), DiskError> {
         self.change(name, "sync", |state| {
-            state.flushes += 1;
             let fail = std::mem::take(&mut state.fail_next_sync);
             let file = state.file_state(name)?;
             if fail {
@@ -370,7 +362,6 @@ impl Disk for MemoryDisk {
 
     fn sync_directory(&mut self, directory: &str) -> Result<(), DiskError> {
         self.change(directory, "sync directory", |state| {
-            state.flushes += 1;
             let (synced, pending): (Vec<_>, Vec<_>) = std::mem::take(&mut state.pending)
                 .into_iter()
                 .partition(|change| change.directory() == directory);

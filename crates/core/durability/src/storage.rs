@@ -117,6 +117,16 @@ pub enum OpenError {
         /// The field's name.
         field: String,
     },
+    /// It goes by a durability that programs do not have any more.
+    #[error(
+        "the data directory is of a cluster with durability `{durability}`, a baseline for experiments that this program \
+         does not have; start the program that made the cluster once more, export what is to be kept (`perdura kv export`), and \
+         import it into a new cluster (`perdura init`, `perdura kv import`)"
+    )]
+    GoneDurability {
+        /// Its name.
+        durability: &'static str,
+    },
     /// It belongs to another cluster.
     #[error(
         "the data directory belongs to cluster {found}, not {expected}; check `data` in replica.toml"

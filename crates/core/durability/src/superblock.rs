@@ -47,6 +47,9 @@ const SUM_OFFSET: usize = 8;
 const VERSION_OFFSET: usize = 40;
 const FIELDS_OFFSET: usize = 44;
 
+/// The number of a durability that programs had for experiments.
+const SYNC_NAIVE: u8 = 3;
+
 /// Most checkpoints that a superblock names: the state and those kept behind it.
 pub(crate) const CHECKPOINTS: usize = 4;
 
@@ -194,19 +197,22 @@ impl Superblock {
         }
         let mut reader = Reader::new(Bytes::copy_from_slice(&copy[FIELDS_OFFSET..]));
         let version = u32_at(copy, VERSION_OFFSET);
-        let in_order = match version {
+        let read = match version {
             // No format has this version: whatever wrote it, this program does not know it.
             0 => return Copy::Damaged,
             1 => Superblock::decode_first(&mut reader),
             2 => Superblock::decode_second(&mut reader),
             version if version > FORMAT_VERSION => return Copy::Newer(version),
-            _ => match Fields::decode(&mut reader).map(Superblock::from_fields) {
-                Ok(Ok(superblock)) => return Copy::Valid(version, Box::new(superblock)),
-                Ok(Err(FieldError::Unknown(name))) => return Copy::Unknown(name),
-                Ok(Err(_)) | Err(_) => return Copy::Damaged,
-            },
+            _ => Fields::decode(&mut reader)
+                .map_err(Unusable::from)
+                .and_then(Superblock::from_fields),
         };
-        in_order.map_or(Copy::Damaged, |found| Copy::Valid(version, Box::new(found)))
+        match read {
+            Ok(found) => Copy::Valid(version, Box::new(found)),
+            Err(Unusable::Unknown(field)) => Copy::Unknown(field),
+            Err(Unusable::Gone(durability)) => Copy::Gone(durability),
+            Err(Unusable::Damaged) => Copy::Damaged,
+        }
     }
 
     fn fields(&self) -> Fields {
@@ -236,14 +242,13 @@ impl Superblock {
         fields
     }
 
-    fn from_fields(mut fields: Fields) -> Result<Superblock, FieldError> {
+    fn from_fields(mut fields: Fields) -> Result<Superblock, Unusable> {
         let identity = Identity {
             cluster: fields.need("cluster")?,
             replica: fields.need("replica")?,
             incarnation: fields.need("incarnation")?,
             parameters: fields.need("parameters")?,
-            durability: durability_of(fields.need("durability")?)
-                .map_err(|reason| FieldError::Malformed { name: "durability", reason })?,
+            durability: durability_of(fields.need("durability")?)?,
             checksum_key: fields.need("checksum-key")?,
             must_recover: fields.need("must-recover")?,
         };
@@ -282,7 +287,7 @@ impl Superblock {
         encode_list(&self.checkpoints, out);
     }
 
-    fn decode_first(reader: &mut Reader) -> Result<Superblock, DecodeError> {
+    fn decode_first(reader: &mut Reader) -> Result<Superblock, Unusable> {
         Ok(Superblock {
             sequence: Decode::decode(reader)?,
             identity: Identity {
@@ -304,16 +309,44 @@ impl Superblock {
     }
 
     /// Those of format version 2.
-    fn decode_second(reader: &mut Reader) -> Result<Superblock, DecodeError> {
+    fn decode_second(reader: &mut Reader) -> Result<Superblock, Unusable> {
         let first = Superblock::decode_first(reader)?;
         let Listed(links) = Decode::decode(reader)?;
         Ok(Superblock { links, ..first })
     }
 }
 
-fn durability_of(tag: u8) -> Result<Durability, DecodeError> {
+fn durability_of(tag: u8) -> Result<Durability, Unusable> {
+    if tag == SYNC_NAIVE {
+        return Err(Unusable::Gone("sync-naive"));
+    }
     let known = Durability::ALL.into_iter().find(|durability| *durability as u8 == tag);
-    known.ok_or(DecodeError::UnknownTag(tag))
+    known.ok_or(Unusable::Damaged)
+}
+
+/// Why fields that verify are no superblock for this program.
+enum Unusable {
+    /// One of them may not be passed over.
+    Unknown(String),
+    /// It goes by a durability that there was once.
+    Gone(&'static str),
+    /// They are not what any program wrote.
+    Damaged,
+}
+
+impl From<FieldError> for Unusable {
+    fn from(error: FieldError) -> Unusable {
+        match error {
+            FieldError::Unknown(name) => Unusable::Unknown(name),
+            _ => Unusable::Damaged,
+        }
+    }
+}
+
+impl From<DecodeError> for Unusable {
+    fn from(_: DecodeError) -> Unusable {
+        Unusable::Damaged
+    }
 }
 
 /// A list as a field; bounded by the copy that it stands in.
@@ -349,6 +382,8 @@ enum Copy {
     Newer(u32),
     /// It has a field that may not be passed over.
     Unknown(String),
+    /// It is of a durability that there was once.
+    Gone(&'static str),
     Damaged,
 }
 
@@ -428,6 +463,7 @@ impl SuperblockFile {
                     return Err(OpenError::NewerFormat { found, supported: FORMAT_VERSION });
                 }
                 Copy::Unknown(field) => return Err(OpenError::UnknownField { field }),
+                Copy::Gone(durability) => return Err(OpenError::GoneDurability { durability }),
                 Copy::Damaged => continue,
             };
             match &newest {
@@ -550,6 +586,34 @@ mod tests {
         let refused = SuperblockFile::read(&mut written_with(true)).unwrap_err();
         assert!(matches!(&refused, OpenError::UnknownField { field } if field == "colour"));
         assert!(refused.to_string().contains("\"colour\""), "{refused}");
+    }
+
+    /// In each format: what stands there verifies, so it is not called corrupt.
+    #[test]
+    fn a_directory_of_a_durability_that_is_gone_is_refused_with_what_to_do() {
+        let mut superblock = Superblock::new(identity());
+        for version in 1..=FORMAT_VERSION {
+            let mut copies = Vec::new();
+            for durability in [Durability::Async, Durability::Sync] {
+                superblock.identity.durability = durability;
+                copies.push(superblock.encode_copy_as(version));
+            }
+            // Where two copies differ behind their checksums is the durability.
+            let place = (FIELDS_OFFSET..COPY_BYTES).find(|at| copies[0][*at] != copies[1][*at]);
+            let mut copy = copies.swap_remove(0);
+            copy[place.unwrap()] = SYNC_NAIVE;
+            let sum = blake3::hash(&copy[VERSION_OFFSET..]);
+            copy[SUM_OFFSET..VERSION_OFFSET].copy_from_slice(sum.as_bytes());
+            let mut disk = formatted();
+            disk.write_at(SUPERBLOCK_NAME, 0, &copy.repeat(COPIES)).unwrap();
+            let refused = SuperblockFile::read(&mut disk).unwrap_err();
+            assert!(matches!(refused, OpenError::GoneDurability { durability: "sync-naive" }));
+            let told = refused.to_string();
+            assert!(
+                told.contains("`sync-naive`") && told.contains("`perdura kv export`"),
+                "{told}"
+            );
+        }
     }
 
     #[test]

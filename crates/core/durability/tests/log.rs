@@ -62,60 +62,6 @@ fn an_append_is_one_write_one_flush_and_a_mark() {
     assert_eq!(disk.operations() - before, 3);
 }
 
-/// Each command is written and flushed before the next; what else there is costs nothing more.
-#[test]
-fn a_naive_append_is_a_write_and_a_flush_for_each_command_and_a_mark() {
-    let groups = [
-        (vec![vote(0, 1, 1)], 1),
-        (vec![vote(0, 2, 2), delivered(1), vote(0, 3, 3)], 1),
-        (vec![vote_on_commands(4)], 5),
-        (vec![delivered(3), vote_on_commands(5), vote_on_commands(6), prefix(4)], 10),
-    ];
-    let (mut sync, mut naive) = (formatted(Durability::Sync), formatted(Durability::SyncNaive));
-    let (mut at_once, mut one_by_one) = (opened(&sync).log, opened(&naive).log);
-    for (records, commands) in &groups {
-        at_once.append(records).unwrap();
-        let (before, flushes) = (naive.operations(), naive.flushes());
-        one_by_one.append(records).unwrap();
-        assert_eq!(naive.operations() - before, 2 * commands + 1);
-        assert_eq!(naive.flushes() - flushes, *commands);
-    }
-    // The bytes are the same: nothing but the writing differs, and what reads them is one.
-    assert_eq!(at_once.position(), one_by_one.position());
-    assert_eq!(sync.written_bytes(), naive.written_bytes());
-    let whole = |disk: &mut MemoryDisk| read(disk, FIRST, 0, 32 * 1024);
-    assert_eq!(whole(&mut sync), whole(&mut naive));
-    let records: Vec<Record> = groups.into_iter().flat_map(|(records, _)| records).collect();
-    assert_eq!(opened(&naive).records, records);
-}
-
-/// A crash at any operation: what was acknowledged is there, and the group that was being written is
-/// there as a whole or not at all.
-#[test]
-fn a_naive_append_is_all_or_nothing() {
-    let mut random = Random(5);
-    let first = vec![vote_on_commands(1)];
-    let second = vec![vote_on_commands(2), delivered(1), vote_on_commands(3)];
-    let (mut torn, mut cut) = (0, 0);
-    loop {
-        let mut disk = formatted(Durability::SyncNaive);
-        let mut log = opened(&disk).log;
-        log.append(&first).unwrap();
-        disk.fail_after(cut);
-        let done = log.append(&second).is_ok();
-        disk.crash(|| random.word());
-        let again = opened(&disk);
-        let whole = again.records == [first.clone(), second.clone()].concat();
-        assert!(whole || (!done && again.records == first), "cut at {cut}");
-        torn += u64::from(again.torn_tail.is_some());
-        if done {
-            break;
-        }
-        cut += 1;
-    }
-    assert!(cut > 20 && torn > 3, "{cut} {torn}");
-}
-
 /// Whatever part of the last write was done: it is cut, and the log goes on.
 #[test]
 fn a_torn_tail_is_cut_wherever_it_is_torn() {

@@ -14,7 +14,6 @@ fn nothing_acknowledged_is_lost_wherever_the_disk_fails() {
     for seed in 0..seeds.unwrap_or(200) {
         let durability = match seed % 5 {
             4 => Durability::Async,
-            3 => Durability::SyncNaive,
             _ => Durability::Sync,
         };
         let outcome = std::panic::catch_unwind(|| life(&mut Random(seed), durability, 25));

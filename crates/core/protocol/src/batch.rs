@@ -91,18 +91,6 @@ impl Batch {
         &self.raw
     }
 
-    /// Where each command ends in [`Batch::raw`], in the order of execution.
-    #[must_use]
-    pub fn command_ends(&self) -> Vec<usize> {
-        let mut start = HEADER_BYTES;
-        let mut ends = Vec::new();
-        for frame in &self.frames {
-            ends.extend(frame.command_ends().map(|end| start + end));
-            start += frame.raw().len();
-        }
-        ends
-    }
-
     /// BLAKE3 of the encoded batch.
     #[must_use]
     pub fn digest(&self) -> Digest {
@@ -145,28 +133,6 @@ impl Decode for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::SessionId;
-    use crate::ids::ClusterId;
-    use crate::keys::{Scheme, SecretKey};
-
-    #[test]
-    fn each_command_ends_where_it_is_said_to() {
-        let key = SecretKey::from_seed(Scheme::KeyedHash, [1; 32]);
-        let frame = |nonce, commands: &[&'static [u8]]| {
-            let session = SessionId { client: key.public(), nonce };
-            let commands: Vec<Bytes> = commands.iter().copied().map(Bytes::from_static).collect();
-            Frame::build(ClusterId([1; 16]), session, 0, 0, &commands, Some(&key))
-        };
-        let batch =
-            Batch::requests(Time(5), vec![frame(1, &[b"one", b"", b"three"]), frame(2, &[b"4"])]);
-        let ends = batch.command_ends();
-        let commands: Vec<Bytes> = batch.frames().iter().flat_map(Frame::commands).collect();
-        assert_eq!(ends.len(), commands.len());
-        for (end, command) in ends.into_iter().zip(commands) {
-            assert_eq!(batch.raw()[end - command.len()..end], command);
-        }
-        assert!(Batch::null().command_ends().is_empty());
-    }
 
     #[test]
     fn kinds_have_one_form_each() {

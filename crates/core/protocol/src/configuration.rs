@@ -78,7 +78,7 @@ impl Decode for Configuration {
     }
 }
 
-/// How much of the log is on disk before a reply leaves.
+/// How much of the log is on disk before a reply leaves. Number 3 is not given again: data directories have it, and are refused for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Durability {
@@ -88,16 +88,11 @@ pub enum Durability {
     Async = 1,
     /// Kept in memory. Any restart makes a replica amnesiac.
     None = 2,
-    /// As durable as `Sync`, by one write and one flush for each command, before it is executed:
-    /// what Dura-SMaRt measures parallel logging against (USENIX ATC 2013, section 5). For
-    /// experiments only.
-    SyncNaive = 3,
 }
 
 impl Durability {
     /// All of them.
-    pub const ALL: [Durability; 4] =
-        [Durability::Sync, Durability::Async, Durability::None, Durability::SyncNaive];
+    pub const ALL: [Durability; 3] = [Durability::Sync, Durability::Async, Durability::None];
 
     /// As in configuration files and on the command line.
     #[must_use]
@@ -106,7 +101,6 @@ impl Durability {
             Durability::Sync => "sync",
             Durability::Async => "async",
             Durability::None => "none",
-            Durability::SyncNaive => "sync-naive",
         }
     }
 
@@ -120,7 +114,7 @@ impl Durability {
     #[must_use]
     pub fn is_flushed(self) -> bool {
         match self {
-            Durability::Sync | Durability::SyncNaive => true,
+            Durability::Sync => true,
             Durability::Async | Durability::None => false,
         }
     }

@@ -136,14 +136,6 @@ impl Frame {
         })
     }
 
-    /// Where each command ends in [`Frame::raw`], in order.
-    pub fn command_ends(&self) -> impl Iterator<Item = usize> {
-        self.commands().scan(HEADER_BYTES, |end, command| {
-            *end += 4 + command.len();
-            Some(*end)
-        })
-    }
-
     /// One past the number of the last command.
     #[must_use]
     pub fn end_number(&self) -> u64 {

@@ -8,42 +8,21 @@ use perdura_replica::node::State;
 use perdura_store::StoreCommand;
 
 fn follower() -> Follower {
-    logging(Durability::Sync)
-}
-
-fn logging(durability: Durability) -> Follower {
+    let durability = Durability::Sync;
     Follower::new(|parameters| Parameters { durability, ..parameters })
 }
 
-/// Execution and logging overlap, other than in the baseline that this is measured against.
+/// Execution and logging overlap.
 #[test]
-fn with_sync_naive_nothing_is_executed_before_it_is_logged() {
-    for (durability, at_once) in [(Durability::Sync, 2), (Durability::SyncNaive, 0)] {
-        let mut follower = logging(durability);
-        follower.decide(Command::Open, 0);
-        follower.decide(put(1), 1);
-        let report = follower.node.report();
-        assert_eq!((report.decided, report.executed), (Slot(2), Slot(at_once)), "{durability:?}");
-        assert_eq!(follower.replies, 0);
-        follower.persist();
-        assert_eq!(follower.node.report().executed, Slot(2));
-        assert_eq!(follower.replies, 2);
-    }
-}
-
-/// Decided is what reaches a pipeline's depth above what is executed, and no more; the rest is
-/// fetched when the disk goes on.
-#[test]
-fn with_sync_naive_no_more_than_the_pipeline_waits_to_be_executed() {
-    let mut follower = logging(Durability::SyncNaive);
+fn what_is_executed_before_it_is_logged_is_answered_after() {
+    let mut follower = follower();
     follower.decide(Command::Open, 0);
-    for number in 1..50 {
-        follower.decide(put(number), number);
-    }
+    follower.decide(put(1), 1);
     let report = follower.node.report();
-    assert_eq!((report.decided, report.executed), (Slot(DEPTH), Slot(0)));
+    assert_eq!((report.decided, report.executed), (Slot(2), Slot(2)));
+    assert_eq!(follower.replies, 0);
     follower.persist();
-    assert_eq!(follower.node.report().executed, Slot(DEPTH));
+    assert_eq!(follower.replies, 2);
 }
 
 #[test]

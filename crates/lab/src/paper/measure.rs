@@ -17,6 +17,7 @@ use perdura_cluster::config::keys::fresh_key;
 use perdura_cluster::config::{Cluster, KeyFile, files};
 use perdura_protocol::{AdminCommand, Faults};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -110,13 +111,11 @@ pub fn measure(
     callers: &[u32],
     options: &Options,
 ) -> Result<Vec<Curve>> {
-    let point = |callers| Point { callers, rounds: Vec::new() };
+    let callers: BTreeSet<u32> = callers.iter().copied().collect();
+    let point = |callers: &u32| Point { callers: *callers, rounds: Vec::new() };
     let mut curves: Vec<Curve> = settings
         .iter()
-        .map(|setting| Curve {
-            setting: *setting,
-            points: setting.callers(callers).into_iter().map(point).collect(),
-        })
+        .map(|setting| Curve { setting: *setting, points: callers.iter().map(point).collect() })
         .collect();
     let (count, rounds) = (curves.len(), options.rounds);
     for number in 1..=rounds {

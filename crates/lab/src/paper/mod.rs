@@ -27,9 +27,8 @@ Every round starts a new cluster for each setting in a directory in --work, writ
 measures with each number of callers, then kills and removes it. Prints medians over the rounds, and \
 writes them with all rounds to OUT/NAME.json, and as a picture to OUT/NAME.svg (with tuples, NAME-tuples).
 
-Settings: none, async, sync and naive (sync-naive, one write and one flush for each command) on the \
-disk that is there; sync-ssd, sync-disk, naive-ssd and naive-disk on simulated devices, the paper's. \
-Naive ones have 64 callers at most. Put --work on the disk that is to be measured, and not in memory.";
+Settings: none, async and sync on the disk that is there; sync-ssd and sync-disk on simulated devices, the \
+paper's. Put --work on the disk that is to be measured, and not in memory.";
 
 const AFTER_HELP_OVER_TIME: &str = "\
 For each schedule (and, in dura-fig11, each way of transfer) a new cluster is made in a directory in --work and loaded with a state of --state-mb. Then \

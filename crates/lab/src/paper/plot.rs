@@ -171,7 +171,7 @@ mod tests {
         let curves = [
             curve("none", &[(1, 700.0), (64, 9_000.0)]),
             curve("sync-disk", &[(1, 90.0), (64, 4_000.0)]),
-            curve("naive-disk", &[(1, 0.0)]),
+            curve("sync-ssd", &[(1, 0.0)]),
         ];
         for svg in [bars("Peaks", &curves).unwrap(), lines("Curves", &curves).unwrap()] {
             assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));

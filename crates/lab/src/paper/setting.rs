@@ -29,10 +29,6 @@ const DISK: &str = "delay_ms=5,mb_s=130";
 /// took 2.89 ms, and 1.98 without a log (table 1); 4 kB are 0.03 of the difference.
 const SSD: &str = "delay_ms=0.88,mb_s=130";
 
-/// More callers than these only wait with one flush for each of their writes: a batch of 200 on the
-/// simulated disk takes the second after which a leader is suspected.
-const NAIVE_CALLERS: u32 = 64;
-
 const fn setting(
     name: &'static str,
     durability: Durability,
@@ -43,17 +39,14 @@ const fn setting(
     Setting { name, durability, device, paper, paper_tuples }
 }
 
-/// All of them. The paper's table 1 has `none`, `async` and the naive ones on its SSD and its disk;
-/// figure 9 and its text have the peak of `sync` on both.
-pub const SETTINGS: [Setting; 8] = [
+/// All of them. The paper's table 1 has `none` and `async`; figure 9 and its text have the peak of `sync` on
+/// its SSD and its disk.
+pub const SETTINGS: [Setting; 5] = [
     setting("none", Durability::None, None, Some((1.98, 4772.0)), Some(14739.0)),
     setting("async", Durability::Async, None, Some((2.16, 4312.0)), None),
     setting("sync", Durability::Sync, None, None, None),
     setting("sync-ssd", Durability::Sync, Some(SSD), None, Some(9250.0)),
     setting("sync-disk", Durability::Sync, Some(DISK), None, Some(8430.0)),
-    setting("naive", Durability::SyncNaive, None, None, None),
-    setting("naive-ssd", Durability::SyncNaive, Some(SSD), Some((2.89, 1017.0)), Some(1900.0)),
-    setting("naive-disk", Durability::SyncNaive, Some(DISK), Some((19.61, 63.0)), Some(143.0)),
 ];
 
 impl Setting {
@@ -77,18 +70,6 @@ impl Setting {
     pub fn log_device(&self) -> Result<Option<LogDevice>, String> {
         self.device.map(str::parse).transpose()
     }
-
-    /// With how many callers it is measured, of those asked for.
-    pub fn callers(&self, asked: &[u32]) -> Vec<u32> {
-        let most = match self.durability {
-            Durability::SyncNaive => NAIVE_CALLERS,
-            Durability::Sync | Durability::Async | Durability::None => u32::MAX,
-        };
-        let mut callers: Vec<u32> = asked.iter().map(|count| (*count).min(most)).collect();
-        callers.sort_unstable();
-        callers.dedup();
-        callers
-    }
 }
 
 #[cfg(test)]
@@ -101,13 +82,6 @@ mod tests {
             assert_eq!(Setting::parse(setting.name), Ok(setting));
             assert_eq!(setting.log_device().unwrap().is_some(), setting.device.is_some());
         }
-        assert!(Setting::parse("fast").unwrap_err().contains("naive-disk"));
-    }
-
-    #[test]
-    fn the_baseline_is_not_asked_for_more_than_it_can_do() {
-        let asked = [256, 1, 128, 16];
-        assert_eq!(Setting::parse("naive-disk").unwrap().callers(&asked), [1, 16, 64]);
-        assert_eq!(Setting::parse("sync-disk").unwrap().callers(&asked), [1, 16, 128, 256]);
+        assert!(Setting::parse("fast").unwrap_err().contains("sync-disk"));
     }
 }

@@ -65,7 +65,7 @@ pub struct Arguments {
     /// How statements are signed: ed25519 or keyed-hash
     #[arg(long, value_name = "SCHEME", value_parser = parse_signatures)]
     signatures: Option<Scheme>,
-    /// How replicas log: sync, sync-naive or async
+    /// How replicas log: sync or async
     #[arg(long, value_name = "DURABILITY", value_parser = parse_durability)]
     durability: Option<Durability>,
     /// Who stores which checkpoint: coordinated or sequential
@@ -186,7 +186,7 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
 /// A group of which any restart makes a replica amnesiac has no room for faults.
 fn parse_durability(text: &str) -> Result<Durability, String> {
     let logged = Durability::parse(text).filter(|durability| *durability != Durability::None);
-    logged.ok_or_else(|| "give sync, sync-naive or async".to_owned())
+    logged.ok_or_else(|| "give sync or async".to_owned())
 }
 
 fn parse_schedule(text: &str) -> Result<Schedule, String> {

@@ -2,21 +2,9 @@
 
 use perdura_adversary::Strategy;
 use perdura_protocol::Faults;
-use perdura_protocol::configuration::Durability;
 use perdura_simulator::{Mark, Mode, Options, simulate};
 
 const STEPS: u64 = 10_000;
-
-/// The baseline of experiments holds what `sync` holds; it executes later.
-#[test]
-fn every_rule_is_kept_with_sync_naive() {
-    for seed in 781..801 {
-        let durability = Some(Durability::SyncNaive);
-        let options = Options { durability, ..Options::new(seed, STEPS) };
-        let report = simulate(&options).unwrap_or_else(|violation| panic!("{violation}"));
-        assert!(report.calls.ok > 0, "{options}");
-    }
-}
 
 /// One seed of a thousand comes to this by itself, one of twenty with such a liar.
 #[test]

@@ -7,9 +7,8 @@
 //! The layout of a file is in `file`, that of a group in `group`.
 //!
 //! Invariants:
-//! - One append is one group, one write, one flush (with `sync-naive` one of each for every command
-//!   in it, see `naive`). Group g + 1 is written only after the flush of g returned, so only the last
-//!   group can be torn.
+//! - One append is one group, one write, one flush. Group g + 1 is written only after the flush of g
+//!   returned, so only the last group can be torn.
 //! - No flush rewrites a page of an earlier group.
 //! - A file is begun only after the flush of the last group in the one before it; its name is
 //!   durable before its first group is acknowledged; its first group repeats what `carry` says.
@@ -28,7 +27,6 @@ pub(crate) mod file;
 pub(crate) mod frame;
 pub(crate) mod group;
 mod index;
-mod naive;
 pub(crate) mod recovery;
 pub(crate) mod resume;
 pub(crate) mod scan;
@@ -154,7 +152,7 @@ pub struct Log<D> {
 
 impl<D: Disk> Log<D> {
     /// Writes `records` as one group, after all groups before it. When this returns they are as
-    /// durable as the cluster's parameters ask: flushed (`sync`, `sync-naive`), handed to the
+    /// durable as the cluster's parameters ask: flushed (`sync`), handed to the
     /// operating system (`async`), or nothing at all was done (`none`).
     ///
     /// # Errors
@@ -320,12 +318,6 @@ impl<D: Disk> Log<D> {
         self.position
     }
 
-    /// How durable what it appends becomes.
-    #[must_use]
-    pub fn durability(&self) -> Durability {
-        self.identity.durability
-    }
-
     /// Number of files in the row.
     #[must_use]
     pub fn files(&self) -> usize {
@@ -379,17 +371,11 @@ impl<D: Disk> Log<D> {
             before: self.position,
             after,
         };
-        let mut ends = Vec::new();
-        if self.identity.durability == Durability::SyncNaive {
-            ends = naive::command_ends(records, &self.builder.frames()[carried.len()..]);
-        }
         let group = self.builder.finish(&self.key, header);
-        let done = naive::write_all_but_last(&mut self.disk, &file.name, self.tail, group, &ends)?;
-        let (offset, rest) = (self.tail + done as u64, &group[done..]);
         if self.identity.durability.is_flushed() {
-            self.disk.write_through(&file.name, offset, rest)?;
+            self.disk.write_through(&file.name, self.tail, group)?;
         } else {
-            self.disk.write_at(&file.name, offset, rest)?;
+            self.disk.write_at(&file.name, self.tail, group)?;
         }
         let (place, mark) = encode_mark(&self.key, file.use_number, self.next_group);
         if self.identity.durability.is_flushed() {

@@ -13,8 +13,7 @@ use perdura_protocol::configuration::{Configuration, Durability, Member};
 use perdura_protocol::statement::Certificate;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, BootId, ClusterId, Digest, Frame, PublicKey, Record, ReplicaId, SessionId, Signature,
-    Slot, Time, View,
+    Batch, BootId, ClusterId, Digest, PublicKey, Record, ReplicaId, Signature, Slot, Time, View,
 };
 use std::ops::ControlFlow;
 
@@ -124,19 +123,6 @@ pub fn batch(number: u64) -> Batch {
 pub fn vote(view: u64, slot: u64, number: u64) -> Record {
     let (view, slot) = (View(view), Slot(slot));
     Record::Vote { view, slot, batch: batch(number), writes: certificate(3) }
-}
-
-/// A vote on a batch of two frames, with five commands in all.
-pub fn vote_on_commands(slot: u64) -> Record {
-    let frame = |nonce, commands: &[Bytes]| {
-        let session = SessionId { client: PublicKey([7; 32]), nonce };
-        Frame::build(ClusterId([1; 16]), session, 0, slot, commands, None)
-    };
-    let command = |bytes| Bytes::from(vec![slot as u8; bytes]);
-    let one = frame(1, &[command(300), command(1), command(2000)]);
-    let two = frame(2, &[command(0), command(40)]);
-    let batch = Batch::requests(Time(slot + 1), vec![one, two]);
-    Record::Vote { view: View(0), slot: Slot(slot), batch, writes: certificate(3) }
 }
 
 /// A vote whose record takes about `signers` times 65 bytes more.

@@ -24,7 +24,7 @@ use perdura_execution::{
     AnyService, Asked, Executor, Genesis, GenesisError, Machine, Manifest, ManifestError,
     RestoreError, StateSnapshot,
 };
-use perdura_protocol::configuration::{Configurations, Durability, Parameters};
+use perdura_protocol::configuration::{Configurations, Parameters};
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
@@ -85,7 +85,7 @@ pub struct Boot {
     pub found: Found,
     /// Bytes that may wait for the disk before nothing more is executed.
     pub backlog_bytes: usize,
-    /// Where it executes; none leaves that to the service. With `sync-naive` it does so in the node, whatever this is.
+    /// Where it executes; none leaves that to the service.
     pub place: Option<Place>,
     /// Whom it asks for a state and for what it missed.
     pub state_transfer: StateTransfer,
@@ -341,10 +341,6 @@ impl Replayed {
     }
 
     fn place(&self) -> Place {
-        let parameters = &self.boot.parameters;
-        if parameters.durability == Durability::SyncNaive {
-            return Place::Inline;
-        }
         self.boot.place.unwrap_or_else(|| match self.executor.machine().service().takes_long() {
             true => Place::Apart,
             false => Place::Inline,
@@ -405,8 +401,6 @@ impl Replayed {
             egress: Egress::default(),
             journal: Journal::new(boot.backlog_bytes, logged),
             reads: Reads::new(takes_long),
-            unexecuted: VecDeque::new(),
-            execution_held: false,
             checkpointing,
             boots,
             company: Company::new(me, parameters.faults, parameters.max_skew_ms),

@@ -4,9 +4,8 @@
 //! behind it; replies of one session leave together.
 
 use super::egress::size_of_outcome;
-use super::execution::Execution;
+use super::execution::{Delivery, Execution};
 use super::serving::Past;
-use super::unexecuted::Delivery;
 use super::{Node, Output, Peer, Stage};
 use perdura_agreement::Now;
 use perdura_execution::{Done, ExecutedBatch, Reply, StagedBatch};
@@ -60,6 +59,15 @@ impl Node {
         });
         self.conclude(now, delivery, ran, administrator);
         self.stages.go_back(before);
+    }
+
+    /// Agreement is told when it waits for this replica's own stage, and when it does no more.
+    pub(super) fn mind_execution(&mut self, now: Now) {
+        // What is decided here waits for the stage alone, as far as the pipeline reaches.
+        let reach = self.execution.slot().plus(self.parameters.depth);
+        let reach = if seeded!(StageWorkExcuses) { self.execution.slot().next() } else { reach };
+        let held = self.execution.is_apart() && self.agreement.delivered() >= reach;
+        self.agreement.on_execution_held(now, held && !seeded!(SlowStageBlamed));
     }
 
     /// The stage did a job.

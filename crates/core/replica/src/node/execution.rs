@@ -9,12 +9,13 @@
 
 use super::Output;
 use super::beside::{Beside, copies};
-use super::unexecuted::Delivery;
 use perdura_execution::{
     AnyService, Asked, ExecutedBatch, Executor, Job, Machine, Measure, News, ReadState, View,
     newest_versions,
 };
-use perdura_protocol::{Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions, seeded};
+use perdura_protocol::{
+    Batch, Configuration, Digest, Frame, PublicKey, SessionId, Slot, Time, Versions, seeded,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Where batches are executed.
@@ -44,6 +45,16 @@ impl Place {
     pub fn parse(name: &str) -> Option<Place> {
         Place::ALL.into_iter().find(|place| place.name() == name)
     }
+}
+
+/// A batch to execute.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub slot: Slot,
+    pub batch: Batch,
+    pub history: Digest,
+    /// The position in the log at which it is logged here.
+    pub logged_at: u64,
 }
 
 /// See the module.
@@ -177,7 +188,8 @@ impl Apart {
 
     /// Batches that wait for the stage, or are in it, and their bytes.
     pub fn waiting(&self) -> (usize, usize) {
-        super::unexecuted::sum(&self.waiting)
+        let bytes = self.waiting.iter().map(|delivery| delivery.batch.raw().len()).sum();
+        (self.waiting.len(), bytes)
     }
 
     /// Whether a number is decided and will be executed.

@@ -384,7 +384,7 @@ impl Node {
                 // A retransmission of what waits already.
                 self.counters.retransmissions += 1;
                 self.on_known(now, &waiting);
-            } else if self.awaits_execution(&waiting.frame) || self.answer_retry(&waiting) {
+            } else if self.execution.is_awaited(&waiting.frame) || self.answer_retry(&waiting) {
                 self.counters.retransmissions += 1;
             } else if !self.has_room(&waiting) {
                 self.refuse_busy(waiting.peer, &waiting.frame);

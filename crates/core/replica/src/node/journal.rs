@@ -307,7 +307,6 @@ impl Node {
         self.journal.persist(now.monotonic_ms);
         self.answer_boots();
         self.agreement.on_persisted(now, self.journal.persisted());
-        self.execute_waiting(now);
         self.store_logged();
         self.digest_logged();
     }

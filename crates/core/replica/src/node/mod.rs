@@ -11,7 +11,7 @@
 //!
 //! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication, `claims` the signatures in commands; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
-//! replies; `execution` where the machine is; `asking` what it is asked for again where it is in a stage; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `journal` what is given to the log, waits for it and is logged; `checkpoints` boundaries, digests,
+//! replies; `execution` where the machine is; `asking` what it is asked for again where it is in a stage; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `journal` what is given to the log, waits for it and is logged; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
 //! what of that makes a replica ready, `roll_calls` clients that ask for that, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit, `space` how full the disk is; `report` what an operator sees.
 
@@ -44,7 +44,6 @@ mod shares;
 mod space;
 mod stages;
 mod transfer;
-mod unexecuted;
 mod waiting;
 
 pub use asking::ASKED_AGAIN;
@@ -74,7 +73,7 @@ use checkpoints::Checkpointing;
 use company::Company;
 use differences::Differences;
 use egress::Egress;
-use execution::Execution;
+use execution::{Delivery, Execution};
 use fullness::Fullness;
 use ingress::Ingress;
 use journal::Journal;
@@ -92,7 +91,6 @@ use serving::Past;
 use space::Space;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
-use unexecuted::Delivery;
 
 /// Bytes of messages that may wait among the outputs; beyond it the driver carries them out before
 /// it takes in more, so that answers which are larger than their questions stay bounded by the
@@ -292,10 +290,6 @@ pub struct Node {
     ingress: Ingress,
     egress: Egress,
     reads: Reads,
-    // Decided, and not executed before they are logged: with `sync-naive` only.
-    unexecuted: VecDeque<Delivery>,
-    // As agreement was told.
-    execution_held: bool,
 
     checkpointing: Checkpointing,
     company: Company,
@@ -358,7 +352,7 @@ impl Node {
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
         }
         // What came in may have ended a stall.
-        self.execute_waiting(now);
+        self.mind_execution(now);
         self.carry_out(now);
         self.mind_backlog(now);
     }
@@ -443,7 +437,8 @@ impl Node {
                 Effect::Persist(record) => self.journal.force(record),
                 Effect::Note(record) => self.journal.note(now.monotonic_ms, record),
                 Effect::Deliver { slot, batch, history, logged_at } => {
-                    self.on_delivery(now, Delivery { slot, batch, history, logged_at });
+                    self.deliver(now, Delivery { slot, batch, history, logged_at });
+                    self.mind_execution(now);
                 }
                 Effect::Proven { slot, view, accepts } => {
                     self.checkpointing.prove_recent(slot, view, accepts);

@@ -302,7 +302,7 @@ impl Node {
             unverified: self.ingress.frames.held(),
             reads: self.reads.held(),
             kept_states: self.execution.kept_states(),
-            unexecuted: self.unexecuted(),
+            unexecuted: self.execution.waiting(),
             retries: self.asking.held(),
             reads_apart: if beside { 0 } else { self.reads.under_way() },
             reads_beside: if beside { self.reads.under_way() } else { 0 },

@@ -529,7 +529,6 @@ impl Node {
 
     /// The transferred state is durable: it takes the place of the old one.
     pub(super) fn on_installed(&mut self, now: Now, manifest: &Manifest) {
-        self.execute_all(now);
         if self.execution.slot() < manifest.slot && manifest.slot <= self.agreement.delivered() {
             // What is decided goes as far, and is being executed.
             self.transfer.overtaken = Some(manifest.clone());

@@ -1,6 +1,6 @@
 //! The keeper: the thread that writes the log in groups. It takes everything that has queued up
 //! since the last flush and writes it at once, across slots (rule D2), so the longer a flush
-//! takes, the more the next one carries. With `sync-naive` it takes one append after the other.
+//! takes, the more the next one carries.
 
 use super::DataDisk;
 use super::courier::Carried;
@@ -9,7 +9,6 @@ use super::slowness::Slowness;
 use super::watch::{self, Watch};
 use super::worker;
 use perdura_durability::{Log, LogError, Stored};
-use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
 use perdura_protocol::vitals::DiskSpace;
 use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
@@ -207,7 +206,6 @@ fn keep(
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Log<DataDisk> {
-    let naive = log.durability() == Durability::SyncNaive;
     let mut group = GroupSize::new();
     let mut records: Vec<Record> = Vec::new();
     let mut slow = Slowness::default();
@@ -226,7 +224,6 @@ fn keep(
         let mut mark = None;
         let mut bytes = 0;
         let mut others = Vec::new();
-        let group_bytes = if naive { 0 } else { group.bytes };
         while let Some(job) = next.take() {
             match job {
                 Job::Append { records: more, mark: last } => {
@@ -236,7 +233,7 @@ fn keep(
                 }
                 other => others.push(other),
             }
-            if bytes < group_bytes {
+            if bytes < group.bytes {
                 next = queue.try_recv().ok();
             }
         }

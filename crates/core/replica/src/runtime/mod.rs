@@ -50,7 +50,7 @@ pub use perdura_execution::panic_is_expected;
 use perdura_execution::{
     AnyService, Asked, Call, FailingMemory, Genesis, Service, ServicePanic, any_service,
 };
-use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{Configuration, ReplicaId, SecretKey, Slot, Time};
 use perdura_transport::{BindError, Hub, HubConfig, Lane, MemberAddress};
 use repairs::Repairs;
@@ -340,10 +340,6 @@ fn boot_id() -> io::Result<[u8; 16]> {
 
 /// What nobody wants but who measures it.
 fn experiments(config: &ReplicaConfig) -> Vec<String> {
-    let naive = config.parameters.durability == Durability::SyncNaive;
-    let naive = naive.then(|| {
-        "durability is sync-naive, a baseline: one write and one flush for each command".to_owned()
-    });
     let device = config.log_device.map(|device| {
         format!("the log is written no faster than by a simulated device ({device})")
     });
@@ -352,7 +348,7 @@ fn experiments(config: &ReplicaConfig) -> Vec<String> {
             .to_owned()
     });
     let profile = config.profile.then(|| "the event loop measures its stages".to_owned());
-    naive.into_iter().chain(device).chain(profile).chain(alone).collect()
+    device.into_iter().chain(profile).chain(alone).collect()
 }
 
 /// Runs a replica until `shutdown` is requested. Blocks.
