@@ -58,6 +58,7 @@ verify: structure
 structure:
 	$(CARGO) fmt --all --check
 	scripts/check-architecture
+	scripts/check-documents
 
 # And applications, with their suites, which no other command looks at.
 .PHONY: verify-apps
@@ -113,7 +114,7 @@ chaos: programs
 	target/fast/perdura-chaos $(GROUP) --service $(SERVICE) --partitions $(PARTITIONS) --duration $(DURATION) --seed $(SEED) --out $(OUT) \
 	  $(if $(ONLY),--only $(ONLY))
 
-# The agreement machine in every order of events within the bounds of docs/testing.md, on two threads;
+# The agreement machine in every order of events within the bounds of docs/testing/other.md, on two threads;
 # then flaws made on purpose, which it has to find, and random walks beyond the bounds.
 .PHONY: model-check
 model-check:

@@ -1,6 +1,6 @@
 //! Agreement: orders batches of client frames for any (u, r).
 //!
-//! A pure machine (DESIGN.md section 7): messages, completions and time go in, effects come out.
+//! A pure machine (docs/design.md, Agreement): messages, completions and time go in, effects come out.
 //! With r = 0 it runs propose, accept, decide through the leader (Paxos); with r > 0 propose,
 //! write, accept among the replicas (PBFT, Castro and Liskov, OSDI 1999). The two differ in three
 //! places: whether Write exists, who receives Accept, and what justifies a lock in a view change.

@@ -5,6 +5,37 @@
 //! ViewChange, when m + 1 others want a later view, or r + 1 others do and it suspects too (A4) or
 //! waits alone for its view to start.
 //! Entering a view is on disk before anything is said in it (A2).
+//!
+//! # How a view changes
+//!
+//! 1. **Suspicion.** Every 20 ms `check_leader` (`views.rs`) judges the leader (`against_leader` in `suspicion.rs`): silent for a second, its
+//!    connection broken for 100 ms, a request or proposal without progress for a second, or (r > 0) less given than was asked of it (below), or any
+//!    message that no correct replica sends: a proposal with a frame that no client signed, a signature that is not genuine, two votes for one slot
+//!    (`on_exposed` in `views.rs`). Who lies is no leader: what it can do to the group's speed within all time-outs nobody can measure. A restarted
+//!    leader, and one whose view is of an earlier configuration, is given up too, and a leader whose slots get no votes gives up by itself. A
+//!    suspicious replica broadcasts Suspect, which commits it to nothing, and says in its log what it has against the leader. The view that it asks
+//!    for is the next one whose leader was not cut off since it last kept up for ten seconds, of the next u + 1 (`successor`): who still catches up
+//!    cannot lead, and the view would fail. A replica that is behind passes over itself. Where nobody is known to keep up, as in a group that has
+//!    just come together, it is the next one. Replicas may name different views: the highest that enough of them ask for, or a later one, is joined.
+//! 2. **Leaving.** On m + 1 others that want a later view, or r + 1 and its own suspicion, it joins: it persists `Record::View`, and when that is on
+//!    disk sends a signed ViewChange with its certified prefix and its locks above it (`join`, `make_view_change`). With r > 0 each lock carries its
+//!    Q Writes. Locks count up to a window of 1024 slots above the prefix; why those of a correct replica always do stands at the head of
+//!    `prefix.rs`. Suspicions may be dropped just after they made some replica leave, and it cannot come back: r + 1 that left are followed after
+//!    two seconds, fewer after eight and, for each of them, each time after twice as long as before, for it may lie (`left`, `follows`). Who waits
+//!    alone for a view to start counts as one that suspects: the others may have started it by a NewView of a configuration that is over for it, and
+//!    ask for it no more (`waits_in_vain`).
+//! 3. **Choice.** Of a view change replicas verify the sender's signature, no more. When a quorum has asked for its view, the new leader verifies
+//!    prefixes and locks too (`evidence.rs`), throws out what is invalid, and takes any Q of the rest whose batches it holds and whose prefix it has
+//!    executed; it asks for missing batches (FetchBatch), and leaves out a sender that withholds one (`try_new_view`). `Start::choose` takes the
+//!    highest certified prefix as base and, per slot, the lock of the highest view; null batches fill the holes.
+//! 4. **Start.** NewView carries the view changes. Every replica verifies those that it has not, computes the same choice from them and votes for
+//!    nothing else in those slots (rule 4). What a replica holds of the choice counts as proposed (`bound.rs`): a batch that most hold is not sent
+//!    again, and who lacks one asks the leader for it. Who has delivered a slot votes no more on it, for it has the proof for whoever has not;
+//!    unless it knows of the decision from its log alone, or Accepts turned out false (`lacks_bound`). So a view change under load costs the batches
+//!    that are undelivered a flush, and not all since the last certified prefix a second way to everybody. What was proposed in vain waits in the
+//!    pool again, and frames that a follower holds go to the new leader.
+//! 5. **Catching up.** Who missed the NewView shows an older view in its Status and is sent it again (`laggards.rs`). Time-outs double with each
+//!    failed view, up to 64 times, and are reset by progress.
 
 use crate::demand::Moment;
 use crate::evidence::{Heard, Invalid, Start};

@@ -8,6 +8,20 @@
 //!   as the first time and changes nothing, so that an interrupted administrator can go on;
 //! - configuration numbers ascend by one; at most one configuration is pending (its first slot is
 //!   yet to come), so that a replacement is never decided by a group that is changing already.
+//!
+//! # How a replica is replaced
+//!
+//! `perdura replica reinit` (`crates/cli/src/reinit.rs`) orders `ReplaceReplica` with the administrator's key.
+//!
+//! 1. `administration.rs` checks it (the next incarnation, a fresh key, no other replacement pending) and makes a configuration that starts one
+//!    pipeline depth later.
+//! 2. The leader fills the slots up to there with null batches (`next_batch` in `crates/core/agreement/src/leading.rs`). A boundary is forced at the
+//!    slot before (`deliver` in `crates/core/replica/src/node/executing.rs`). Who restarts from it stands in the new configuration, and proves the
+//!    last slots of the former one from its log to those who restart before it.
+//! 3. From the first slot of the configuration on, links are to the new key (`Output::Members`); the old one is refused. The group starts a view in
+//!    the new configuration; votes in its slots wait for that (rule 7).
+//! 4. The new incarnation starts with an empty directory that says from which slot on it may take part (`must_recover` in
+//!    `crates/core/durability/src/superblock.rs`). It fetches the state, and votes when a certified prefix reaches that slot.
 
 use crate::genesis::{Genesis, GenesisError};
 use crate::terms::Terms;

@@ -1,4 +1,4 @@
-//! What commands cost, and what a slot may (DESIGN.md section 13; version 2 of the core's rules).
+//! What commands cost, and what a slot may (docs/design.md, Cost; version 2 of the core's rules).
 //!
 //! The unit is a byte that is read from the state or answered; a step of other work counts for as many bytes as take as long. What a command's
 //! own bytes stand for is not charged: batches bound that. The sum is a function of state, context and command, so it is the same on

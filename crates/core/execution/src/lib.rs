@@ -8,7 +8,7 @@
 //!
 //! Nothing here has a clock, randomness, sockets, threads, or iterates over an unordered map: equal
 //! batches give equal replies and equal state digests on every replica (rules E1 to E4 of
-//! DESIGN.md section 5).
+//! docs/design.md).
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //! Invariants:
 //! - slots are executed one after the other, none twice, none left out;
 //! - the state is a function of the executed batches; everything that influences later execution
-//!   is in the snapshot (DESIGN.md section 7), except for the cluster's fixed parameters;
+//!   is in the snapshot (docs/design.md, Durability), except for the cluster's fixed parameters;
 //! - no command executes twice, whatever is proposed (argument in `session.rs`).
 
 use crate::administration::Registry;
@@ -85,7 +85,7 @@ pub struct Executed {
     /// What its commands cost by client key, in bytes read and answered beyond their own, or what takes as long ([`crate::Meter`]). Also where the
     /// rules know no budget.
     pub costs: BTreeMap<PublicKey, u64>,
-    /// Commands that were put off ([`RefusalReason::PutOff`]).
+    /// Commands that were put off ([`perdura_protocol::RefusalReason::PutOff`]).
     pub put_off: BTreeMap<PublicKey, u64>,
     /// The batch raised the versions beyond what this program knows: it cannot go on, and the machine is good for nothing
     /// any more. Another program goes on from the same log.
@@ -384,7 +384,7 @@ impl<S: Service> Machine<S> {
         self.time
     }
 
-    /// What the clock by which leases and deadlines go shows then ([`ExecutionContext::clock`]).
+    /// What the clock by which leases and deadlines go shows then ([`crate::ExecutionContext::clock`]).
     #[must_use]
     pub fn clock(&self) -> Time {
         self.sessions.clock(self.time).unwrap_or(self.time)

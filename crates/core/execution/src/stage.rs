@@ -1,4 +1,4 @@
-//! The execution stage of a replica that executes apart from its event loop (DESIGN.md section 9): jobs go in, and each has an answer but those for a
+//! The execution stage of a replica that executes apart from its event loop (docs/design.md, Execution stage): jobs go in, and each has an answer but those for a
 //! machine that is not there any more. In which order they are done says [`JobQueue`]. Who drives a replica has it on a thread, or in virtual time.
 
 mod queue;

@@ -1,5 +1,5 @@
 //! What may be raised while a cluster runs: the versions under which slots are executed, and the limit of the service's state
-//! (DESIGN.md section 12).
+//! (docs/design.md, Versions).
 //!
 //! Invariants:
 //! - both are ordered state, and neither is ever lowered;

@@ -1,4 +1,32 @@
 //! Services whose commands may wait for others: a reader until a tuple is there, a caller until a lock is free.
+//!
+//! # How a command waits
+//!
+//! A service may answer a command later (`Waiting::execute_or_wait` in `waiting.rs`), as `rd` and `in` of the tuple spaces do. Who waits is part of
+//! the replicated state, so that it does not change with who is asked, and survives restarts:
+//!
+//! 1. `execute_frame` in `machine.rs` marks the number in its session, and says so (`Outcome::Waits`; under the first rules nothing). A retry does
+//!    not run the command again, is told the same, and is not ordered again (`is_settled`). The client's frame is no longer under way then (`park`
+//!    in `crates/core/client/src/core/session.rs`), and its number holds no place of the window: however many other commands go by, the mark stays,
+//!    and so does what comes of it until the client says that it has it (`Command::Confirm`). Each session has 1,024 of both.
+//! 2. A later command releases the reply (`release` in `machine/waits.rs`). It is recorded under its number, and leaves as all replies do, once the
+//!    batch that released it is logged here (`deliver` in `crates/core/replica/src/node/executing.rs`). If it hands something over
+//!    (`Release::offer`), that is an *offer*: the client core confirms it by itself, and gives it to its caller when that is ordered; the service
+//!    hears of it by `Waiting::confirm`, and a lease starts. What is not confirmed within a second of the clock (1.5 where replicas may lie, since a
+//!    leader can make agreed time jump by twice `max_skew_ms`: `Parameters::offer_ms`), is withdrawn, or was offered in a session that ended is the
+//!    next one's (`Waiting::take_back`).
+//! 3. Or the time comes for which it waits: `on_time` runs at the start of every batch. If nothing else is ordered then, the leader proposes a tick,
+//!    a batch without frames; one that does not is suspected as if it kept back a request, `max_skew_ms` later at most
+//!    (`crates/core/agreement/src/ticks.rs`).
+//! 4. Or nobody waits for the reply any more: the client withdrew it (`Command::Withdraw`; under the first rules it acknowledged a higher number);
+//!    nothing renewed its session for ten seconds (`pass` in `sessions.rs`); the session ended; its client was revoked. The service forgets the
+//!    command (`forget`). No footprint tells of that.
+//!
+//! Deadlines, leases and offers go by a clock that is agreed time without the time in which the group stood still (`ExecutionContext::clock`,
+//! `stand_still` in `sessions.rs`): what was due more than two seconds before a batch came moves by as much, since nobody could say a word.
+//!
+//! Tests: `crates/core/execution/tests/waiting.rs`, `crates/core/execution/tests/offers.rs`, `crates/services/tuples/tests/waiting.rs`,
+//! `crates/core/agreement/tests/suspicion.rs`, and on real replicas `crates/core/replica/tests/waiting.rs`.
 
 use crate::service::{ExecutionContext, Failure, Service};
 use bytes::Bytes;

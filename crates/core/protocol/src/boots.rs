@@ -1,4 +1,4 @@
-//! What replicas keep of each other's starts (DESIGN.md section 12).
+//! What replicas keep of each other's starts (docs/design.md, Boots).
 
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::ids::{BootId, Digest, Slot, View};

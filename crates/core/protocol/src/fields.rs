@@ -1,4 +1,4 @@
-//! Fields by name, for formats that have to grow (DESIGN.md section 12).
+//! Fields by name, for formats that have to grow (docs/design.md, Versions).
 //!
 //! A list of fields, ascending by name, each once: `u16` count, then for each a byte (1 if who does not know it has to
 //! refuse the whole, 0 if it may be passed over), the name (`u8` length, then lower-case letters, digits, `.`, `-` and `_`) and the

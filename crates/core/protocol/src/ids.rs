@@ -140,7 +140,7 @@ pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// A run of a replica on its data directory (DESIGN.md section 12). It is durable before the first word of that run.
+/// A run of a replica on its data directory (docs/design.md, Boots). It is durable before the first word of that run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BootId {
     /// From 1, one more with each run; 0: none.

@@ -2,7 +2,7 @@
 //! signatures, and every message and log record that leaves a replica.
 //!
 //! Nothing here decides anything: this crate has no clock, no sockets, no threads and no state of
-//! its own. The words are those of DESIGN.md section 2.
+//! its own. The words are those of docs/design.md.
 
 #![forbid(unsafe_code)]
 

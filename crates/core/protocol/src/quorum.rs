@@ -1,4 +1,4 @@
-//! Quorum sizes from the two fault bounds; the only place that computes them (DESIGN.md section 3).
+//! Quorum sizes from the two fault bounds; the only place that computes them (docs/design.md, Bounds).
 //!
 //! `u` is the number of failures of any kind with which the group stays live; `r` the number of
 //! failures by commission with which it stays safe. `r = 0` is Paxos, `u = r = f` is PBFT

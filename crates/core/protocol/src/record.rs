@@ -1,5 +1,5 @@
 //! Log records. From them a restarted replica rebuilds both the agreed history and what it
-//! promised (DESIGN.md section 7).
+//! promised (docs/design.md, Agreement).
 
 use crate::batch::Batch;
 use crate::boots::{Announcement, HeldVote};

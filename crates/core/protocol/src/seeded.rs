@@ -1,5 +1,5 @@
 //! Seeded bugs: mistakes that a good engineer could make, one of which may be switched on in a
-//! process, to measure what the simulator detects (`docs/testing.md`, "Detection power").
+//! process, to measure what the simulator detects (`docs/testing/detection.md`).
 //!
 //! Only builds with the feature `seeded-bugs` have them: all that tests use, and none that is released. In any other
 //! [`crate::seeded!`] is the constant `false`, so that a line that asks for a bug is the line that stood there before.
@@ -31,7 +31,7 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $name,)* }
             }
 
-            /// The rule of DESIGN.md that it breaks, `10`: its section on partitions, `12`: that on who is there, boots and versions, or `tuples`: the contract of `docs/tuples.md`.
+            /// The rule of docs/design.md that it breaks, `10`: what it says of partitions, `12`: of who is there, boots and versions, or `tuples`: the contract of `docs/tuples.md`.
             #[must_use]
             pub fn rule(self) -> &'static str {
                 match self { $(Bug::$bug => $rule,)* }

@@ -1,4 +1,4 @@
-//! What is replicated, by name, and under which versions of its rules (DESIGN.md section 12).
+//! What is replicated, by name, and under which versions of its rules (docs/design.md, Versions).
 //!
 //! The name is a parameter of the cluster. The versions are ordered state: a cluster starts with those in its parameters, and no
 //! slot is executed under two.

@@ -1,4 +1,4 @@
-//! The evidence that carries decisions from one view into the next (DESIGN.md section 7; PBFT's
+//! The evidence that carries decisions from one view into the next (docs/design.md, Agreement; PBFT's
 //! view change with the certificate of prepared batches as "lock", Paxos' highest accepted value
 //! when r = 0). How the choice is computed from it is `agreement`'s business.
 

@@ -1,6 +1,6 @@
 //! Chaos on real processes: a cluster of `perdura replica` processes with disks and a network of
 //! its own, clients that read and write throughout, faults of every kind drawn from a seed, and a
-//! judge of everything that the clients saw. See docs/testing.md.
+//! judge of everything that the clients saw. See docs/testing/chaos.md.
 
 #![forbid(unsafe_code)]
 

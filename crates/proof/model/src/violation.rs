@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The rule that was broken, by its number in ARCHITECTURE.md.
+/// The rule that was broken, by its number in docs/design.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
     /// A1: two batches were delivered for a slot.

@@ -1,6 +1,6 @@
 //! Histories of what clients saw, and who judges them; the simulator, chaos on real processes and tests use it.
 //!
-//! Guards linearizability of the store (DESIGN.md section 1, E1, E4, C2): whatever clients saw
+//! Guards linearizability of the store (rules E1, E4, C2): whatever clients saw
 //! could have come from one map that carries out one operation after the other, each between its
 //! call and its return. An operation whose outcome is unknown may have happened at any moment
 //! after its call, or never.

@@ -4,7 +4,7 @@ use crate::options::Options;
 use perdura_execution::ServicePanic;
 use std::any::Any;
 
-/// A rule of DESIGN.md was broken, or the run itself broke down.
+/// A rule of docs/design.md was broken, or the run itself broke down.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{rule} violated at {at_us} us, step {step}: {what}\n  replay: {options}")]
 pub struct Violation {

@@ -1,4 +1,4 @@
-//! What a command, or a query, may still cost (DESIGN.md section 13): maps charge what is read of them and written to them while the service is
+//! What a command, or a query, may still cost (docs/design.md, Cost): maps charge what is read of them and written to them while the service is
 //! at it, on the thread that runs it.
 //!
 //! A command over its budget ends there, by unwinding to whoever began it, which undoes what it wrote. In a program whose panics abort it runs

@@ -173,7 +173,7 @@ impl<D: Disk> Log<D> {
     /// # Errors
     /// As [`Log::append`].
     ///
-    /// Of the free files that are more than the log needed the last two times, [`LET_GO`] are removed: what a large state or a long
+    /// Of the free files that are more than the log needed the last two times, `LET_GO` are removed: what a large state or a long
     /// absence took comes back to the disk.
     pub fn truncate_below(&mut self, slot: Slot) -> Result<(), LogError> {
         let rest = self.files.len().saturating_sub(1);

@@ -1,4 +1,4 @@
-//! What the machine does about sessions, what waits in them, and what they are offered (DESIGN.md section 12).
+//! What the machine does about sessions, what waits in them, and what they are offered (docs/design.md, Sessions, waits and offers).
 //!
 //! Invariants:
 //! - what the service holds as waiting, or offered, is of a live session, which knows of it, as soon as a frame is executed;

@@ -1,5 +1,24 @@
 //! From what is on disk to a node that takes part: checkpoint, then the decided part of the log,
-//! then the promises (DESIGN.md section 6, steps 1 and 5).
+//! then the promises (docs/design.md, Durability).
+//!
+//! # A restart
+//!
+//! 0. Both ports are bound (`run` in `runtime/mod.rs`), so that a start that fails for them changes nothing.
+//! 1. `crates/core/durability/src/storage.rs` (`open`) verifies everything before it changes anything: whose directory it is, of which incarnation,
+//!    whether memory was lost that the disk never held (`async`, `none`), which checkpoint verifies, what the log holds and whether what rotted in
+//!    it matters (`crates/core/durability/src/log/recovery.rs`). Then it cuts a torn tail and resumes the log.
+//! 2. `node/boot.rs` (`recover`, `Node::boot`) restores the machine from the checkpoint and executes what the log *proves* decided
+//!    (`crates/core/agreement/src/restart.rs`). Decisions and Accepts behind a batch that the log lost count for a window, and wait for it. Votes
+//!    above that are promises only; they come back through the view change.
+//! 3. The replica waits for its view to be started again by the others, or asks for the next one. In the view in which it restarted it sends no
+//!    Propose, and no Write that is not in its log (rule 6).
+//! 4. It asks the others what they hold of it (`Compare`): the newest boot that it announced, and the newest Accept that they heard of it, both in
+//!    their logs (`Record::Boot`, `Record::Heard`). When Q, itself included, have compared it logs its boot and announces it, signed, and they keep
+//!    that. Until Q have it on disk it says nothing that restricts votes (`node/boots.rs`, `crates/core/agreement/src/comparing.rs`); its own
+//!    signature over a boot that is none of its directory's last ones, or over a vote that its log lacks, stops it for good
+//!    (`runtime/taken_back.rs`).
+//! 5. A replica that lost votes on slots that are decided (a repaired gap), or its newest state, votes only when peers certify a prefix that far
+//!    (`vote_after`).
 
 use super::boots::{Boots, OwnBoots};
 use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of, least};

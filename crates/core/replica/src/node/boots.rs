@@ -1,4 +1,4 @@
-//! Boots: whether the data directory that a replica started on is the newest one that it ever had (DESIGN.md section 12).
+//! Boots: whether the data directory that a replica started on is the newest one that it ever had (docs/design.md, Boots).
 //!
 //! Each start has a number and a random part, durable before the first word. A replica first asks the others what they hold of it
 //! (`Compare`): the newest boot that it announced, and the newest Accept that they heard of it. When n - u members, itself included,

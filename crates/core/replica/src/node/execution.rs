@@ -1,5 +1,5 @@
 //! Where the machine of this replica is: here, where a batch is executed as it is delivered and the machine is looked at; or apart, in a stage
-//! of which the node knows what came with the last batch that it heard of (DESIGN.md section 9).
+//! of which the node knows what came with the last batch that it heard of (docs/design.md, Execution stage).
 //!
 //! Invariants of a stage that is apart:
 //! - whatever the node admits, answers and says of its state is of one slot, the view's, and never of a newer one that the stage may have

@@ -1,4 +1,4 @@
-//! How long records take from this replica to its disk: what time-outs follow (DESIGN.md section 12).
+//! How long records take from this replica to its disk: what time-outs follow (docs/design.md, Who is there).
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Guards what replicas keep of each other's starts (DESIGN.md section 12): what is given back is on disk, stays there, and is the newest; nobody
+//! Guards what replicas keep of each other's starts (docs/design.md, Boots): what is given back is on disk, stays there, and is the newest; nobody
 //! announces a start before n - u have compared, nor says anything that restricts votes before n - u have that on disk; whom a correct
 //! replica gave back a start that its directory never had goes no further, and nobody else is sent away.
 

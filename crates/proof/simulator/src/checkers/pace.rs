@@ -1,4 +1,4 @@
-//! Guards what time-outs follow (DESIGN.md section 12): r + 1 replicas, none of them the leader, measured flushes and links of that length. So no
+//! Guards what time-outs follow (docs/design.md, Who is there): r + 1 replicas, none of them the leader, measured flushes and links of that length. So no
 //! correct replica's time-outs are longer than what some correct one measured, and none shorter than what r + 1 did.
 
 use crate::violation::{Broken, Check};

@@ -1,4 +1,4 @@
-//! Guards what replicas say of their surroundings (DESIGN.md section 12): who is in order is not called wrong, a clock that is
+//! Guards what replicas say of their surroundings (docs/design.md, Who is there): who is in order is not called wrong, a clock that is
 //! wrong is called so, by its own replica and by others; and only who hears of r + m + 1 members, itself included, is ready or leads.
 //!
 //! What holds is derived from what reaches replicas and what lies between them, with time to spare: who is there says so ten times a

@@ -13,7 +13,7 @@
 //! - Nothing that ends a transaction is refused for lack of room: what it writes was reserved when it was prepared.
 //!
 //! From version 3 on what is over is remembered only as long as somebody may ask for it: a vote to abort as far as this partition's own fence, a vote to
-//! commit until the others' fences are there too. Who waits for locks leaves marks ([`marks`]), and what another partition signed shows that it lives only as
+//! commit until the others' fences are there too. Who waits for locks leaves marks (`marks`), and what another partition signed shows that it lives only as
 //! long as it is new.
 //!
 //! From version 2 on nobody makes a partition remember more than its bounds, whoever helps: what others resolve of a client that is at its bound
