@@ -2,7 +2,7 @@
 
 First a short calibration finds how each client is best connected; then every round starts each system anew,
 one after the other. Ratios are taken within a round, against the better of etcd and ZooKeeper, and what is
-printed are medians over rounds. `docs/experiments.md` says how to read it.
+printed are medians over rounds. `docs/peers.md` says how to read it.
 """
 
 import argparse
