@@ -19,7 +19,7 @@ use crate::outcome::{Refusal, Reply};
 use crate::votes::Votes;
 use bytes::Bytes;
 use perdura_protocol::{Message, Outcome, ReplicaId, Slot, seeded};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// A fast read in flight.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub(super) struct Read {
     votes: Votes,
     /// The slots that those named who answered.
     slots: Vec<(ReplicaId, Slot)>,
-    /// What they said of the state after a slot.
-    states: BTreeMap<Slot, Votes>,
+    /// What those said who were asked again, of the state after a slot.
+    second: Vec<(ReplicaId, Slot, Outcome)>,
     /// Replicas whose answer may still come; and whether they are late.
     outstanding: Vec<ReplicaId>,
     late: bool,
@@ -82,22 +82,28 @@ impl Read {
 
     /// The least slot that is the largest of those which n - u named; its state has all that was done before the read began.
     fn least_slot(&self) -> Option<Slot> {
+        if self.slots.len() < self.needs.named {
+            return None;
+        }
         let mut slots: Vec<Slot> = self.slots.iter().map(|(_, slot)| *slot).collect();
         slots.sort_unstable();
-        let largest = if seeded!(ReadAtSmallest) { 0 } else { self.needs.named - 1 };
-        (slots.len() >= self.needs.named).then(|| slots[largest])
+        Some(slots[if seeded!(ReadAtSmallest) { 0 } else { self.needs.named - 1 }])
     }
 
-    /// A replica gave its first answer, or another one, of the state after this slot.
-    fn says(&mut self, replica: ReplicaId, slot: Slot, outcome: &Outcome) {
-        if let Outcome::Service(_) = outcome {
-            self.states.entry(slot).or_default().add(replica, outcome);
+    /// The replies of the state after a slot, to the first question or the second. Of reads that are settled without them nobody asks.
+    fn replies_of(&self, slot: Slot) -> Votes {
+        let named = self.slots.iter().filter(|(_, named)| *named == slot);
+        let first =
+            named.filter_map(|(replica, _)| Some((*replica, self.votes.final_of(*replica)?)));
+        let second = self.second.iter().filter(|(_, of, _)| *of == slot);
+        let second = second.map(|(replica, _, outcome)| (*replica, outcome));
+        let mut votes = Votes::default();
+        for (replica, outcome) in first.chain(second) {
+            if let Outcome::Service(_) = outcome {
+                votes.add(replica, outcome);
+            }
         }
-    }
-
-    /// What replicas said of the state after a slot; and how many give the same.
-    fn voices(&self, slot: Slot) -> usize {
-        self.states.get(&slot).map_or(0, Votes::best)
+        votes
     }
 
     /// What the read came to, and in the state after which slot.
@@ -106,21 +112,25 @@ impl Read {
             return Some((outcome.clone(), self.certain_slot(outcome)));
         }
         let few = self.needs.of_slot - usize::from(seeded!(ReadAtByFew)).min(self.needs.liars);
-        let states = self.states.range(self.least_slot()?..);
-        let mut known = states.filter_map(|(slot, votes)| Some((votes.given_by(few)?, slot)));
-        known.next_back().map(|(outcome, slot)| (outcome.clone(), *slot))
+        let least = self.least_slot()?;
+        let named = self.slots.iter().map(|(_, slot)| *slot);
+        let slots = named.chain(self.second.iter().map(|(_, slot, _)| *slot));
+        let slots: BTreeSet<Slot> = slots.filter(|slot| *slot >= least).collect();
+        let known = |slot: &Slot| Some((self.replies_of(*slot).given_by(few)?.clone(), *slot));
+        slots.iter().rev().find_map(known)
     }
 
     /// What is to be held of a replica that gave a first answer: true where that, or its second, agrees with what the read came to, and false where
     /// it contradicts it. Who named a larger slot may have been further, or lie.
     fn agrees(&self, replica: ReplicaId, (outcome, slot): &(Outcome, Slot)) -> Option<bool> {
-        let of_slot = self.states.get(slot).and_then(|votes| votes.final_of(replica));
-        let first = self.votes.final_of(replica).filter(|first| *first == outcome);
+        let same = self.votes.final_of(replica) == Some(outcome);
+        if self.votes.support(outcome) >= self.needs.alike {
+            return Some(same);
+        }
         let named = self.slots.iter().find(|(id, _)| *id == replica).map(|(_, slot)| slot);
-        match of_slot.or(first) {
+        match self.replies_of(*slot).final_of(replica) {
             Some(said) => Some(said == outcome),
-            None if self.votes.support(outcome) >= self.needs.alike => Some(false),
-            None => named.is_some_and(|named| named <= slot).then_some(true),
+            None => (same || named.is_some_and(|named| named <= slot)).then_some(true),
         }
     }
 }
@@ -169,7 +179,7 @@ impl ClientCore {
             command,
             votes: Votes::default(),
             slots: Vec::new(),
-            states: BTreeMap::new(),
+            second: Vec::new(),
             outstanding: replicas,
             late: false,
             again: None,
@@ -197,7 +207,7 @@ impl ClientCore {
             let namers = read.slots.iter().filter(|(_, slot)| *slot >= again.slot);
             let namers = namers.map(|(replica, _)| replica);
             // Of a slot that is real more speak than can lie.
-            match read.voices(again.slot) > read.needs.liars {
+            match read.replies_of(again.slot).best() > read.needs.liars {
                 true => again.outstanding.iter().for_each(|replica| self.readers.failed(*replica)),
                 false => namers.for_each(|replica| self.readers.failed(*replica)),
             }
@@ -236,7 +246,6 @@ impl ClientCore {
         match outcome {
             Some(outcome) => {
                 read.slots.push((from, slot));
-                read.says(from, slot, &outcome);
                 if read.votes.add(from, &outcome).support > read.needs.liars {
                     read.known_ms.get_or_insert(now_ms);
                 }
@@ -257,7 +266,7 @@ impl ClientCore {
         if let Some(outcome) = outcome
             && slot == again.slot
         {
-            read.says(from, slot, &outcome);
+            read.second.push((from, slot, outcome));
         }
     }
 
@@ -313,14 +322,13 @@ impl ClientCore {
         let (asked, outstanding) = before
             .as_ref()
             .map_or((&[][..], 0), |again| (&again.asked[..], again.outstanding.len()));
-        let states = read.states.get(&slot);
+        let replies = read.replies_of(slot);
         let more = read.slots.iter().map(|(replica, _)| *replica).filter(|replica| {
             let takes = self.keep_states[replica.index()] && self.links[replica.index()];
-            let knows = states.is_some_and(|votes| votes.final_of(*replica).is_some());
-            takes && !knows && !asked.contains(replica)
+            takes && replies.final_of(*replica).is_none() && !asked.contains(replica)
         });
         let more: Vec<ReplicaId> = more.collect();
-        if read.voices(slot) + outstanding + more.len() < read.needs.of_slot {
+        if replies.best() + outstanding + more.len() < read.needs.of_slot {
             read.again = before;
             return false;
         }
