@@ -3,7 +3,7 @@
 //! One that comes is let in as long as there is another that waits for its visitor: that one goes for it. So those who send half of what they want to ask keep nobody out,
 //! least of all whoever comes from elsewhere.
 
-use crate::places::{Place, Places};
+use crate::places::{ConnectionPermit, Places};
 use crate::web::{Busy, Counters, Read};
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -91,7 +91,7 @@ pub(crate) struct Doors {
 struct Inside {
     open: Open,
     // It has it no longer where it was told to end.
-    _place: Place<Open>,
+    _place: ConnectionPermit<Open>,
 }
 
 impl Doors {

@@ -33,7 +33,7 @@ struct Taken<T> {
 
 /// One of them, until it is dropped, or taken over.
 #[derive(Debug)]
-pub(crate) struct Place<T> {
+pub(crate) struct ConnectionPermit<T> {
     of: Arc<Places<T>>,
     who: IpAddr,
     id: u64,
@@ -107,7 +107,7 @@ impl<T> Places<T> {
         self: &Arc<Places<T>>,
         address: IpAddr,
         holder: T,
-    ) -> Result<Place<T>, NoPlace> {
+    ) -> Result<ConnectionPermit<T>, NoPlace> {
         self.take_over(address, holder, |_| None).map(|(place, _)| place)
     }
 
@@ -117,7 +117,7 @@ impl<T> Places<T> {
         address: IpAddr,
         holder: T,
         idle_since: impl Fn(&T) -> Option<Instant>,
-    ) -> Result<(Place<T>, Option<T>), NoPlace> {
+    ) -> Result<(ConnectionPermit<T>, Option<T>), NoPlace> {
         let who = network_of(address);
         let mut taken = self.lock();
         let (whose, none) = if taken.of(who) >= self.share && taken.all >= self.all / 2 {
@@ -131,12 +131,17 @@ impl<T> Places<T> {
         Ok((self.give(&mut taken, who, holder), Some(former)))
     }
 
-    fn give(self: &Arc<Places<T>>, taken: &mut Taken<T>, who: IpAddr, holder: T) -> Place<T> {
+    fn give(
+        self: &Arc<Places<T>>,
+        taken: &mut Taken<T>,
+        who: IpAddr,
+        holder: T,
+    ) -> ConnectionPermit<T> {
         let id = taken.next;
         taken.next += 1;
         taken.all += 1;
         taken.by.entry(who).or_default().insert(id, holder);
-        Place { of: Arc::clone(self), who, id }
+        ConnectionPermit { of: Arc::clone(self), who, id }
     }
 
     #[cfg(test)]
@@ -146,14 +151,14 @@ impl<T> Places<T> {
 }
 
 #[cfg(test)]
-impl<T> Place<T> {
+impl<T> ConnectionPermit<T> {
     /// Whether another has it by now.
     pub(crate) fn is_lost(&self) -> bool {
         !self.of.lock().by.get(&self.who).is_some_and(|own| own.contains_key(&self.id))
     }
 }
 
-impl<T> Drop for Place<T> {
+impl<T> Drop for ConnectionPermit<T> {
     fn drop(&mut self) {
         self.of.lock().remove(self.who, self.id);
     }
@@ -166,7 +171,7 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    fn fill(places: &Arc<Places<()>>, address: &str) -> Vec<Place<()>> {
+    fn fill(places: &Arc<Places<()>>, address: &str) -> Vec<ConnectionPermit<()>> {
         let address = address.parse().unwrap();
         std::iter::from_fn(|| places.take(address, ()).ok()).collect()
     }
@@ -216,7 +221,7 @@ mod tests {
     type Idle = Rc<Cell<Option<Instant>>>;
 
     struct Held {
-        place: Place<Idle>,
+        place: ConnectionPermit<Idle>,
         idle: Idle,
     }
 

@@ -66,9 +66,11 @@ pub fn store_counters(network: &Arc<Perdura>) -> Counters {
             "Tries that a partition did not vote for since it did not hear of another.",
             |store| store.unreachable,
         ),
-        counter("buzzer_store_rescued_total", "Transactions of others that were ended.", |store| {
-            store.rescued
-        }),
+        counter(
+            "buzzer_store_ended_for_others_total",
+            "Transactions of others that were ended.",
+            |store| store.ended_for_others,
+        ),
     ]
 }
 

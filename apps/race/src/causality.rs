@@ -6,7 +6,7 @@
 
 use super::loading::NO_PASSWORD;
 use super::social::{name, now_ms, text};
-use super::systems::{Kind, Programs, Running};
+use super::systems::{Programs, Running, SystemKind};
 use super::{directory, tell};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -36,7 +36,7 @@ const TOLD: usize = 3;
 const ANSWERS_NOTHING: u32 = 5;
 
 /// It ends in any case after so many times the time that was asked for: by then something was seen, or nothing ever is.
-const PATIENCE: u32 = 20;
+const TIMEOUT: u32 = 20;
 
 /// Look for answers that are seen without what they answer
 ///
@@ -52,7 +52,7 @@ pub struct Causality {
         value_delimiter = ',',
         default_value = "crash-2,byzantine-2,redis-always"
     )]
-    systems: Vec<Kind>,
+    systems: Vec<SystemKind>,
     /// Users who post
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=200))]
     authors: u32,
@@ -238,7 +238,7 @@ async fn post(
 async fn end(seen: &Seen, enough: &AtomicU64, seconds: u32) -> Result<()> {
     let (since, time) = (Instant::now(), Duration::from_secs(u64::from(seconds)));
     while since.elapsed() < time || enough.load(Ordering::Relaxed) == 0 {
-        if seen.is_over() || since.elapsed() > time * PATIENCE {
+        if seen.is_over() || since.elapsed() > time * TIMEOUT {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -273,7 +273,7 @@ fn pairs(authors: &[Name], readers: &[Name], followers: &[Name]) -> Vec<(Name, N
 
 impl Causality {
     /// Violations on a system.
-    async fn look_at(&self, system: Kind) -> Result<u64> {
+    async fn look_at(&self, system: SystemKind) -> Result<u64> {
         let running = Running::start(system, &self.programs, &self.out).await?;
         let users = self.authors + self.readers + self.followers;
         let names = (0..users).map(name).collect::<Result<Vec<Name>, _>>()?;

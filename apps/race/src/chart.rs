@@ -1,7 +1,7 @@
 //! The picture of a race (SVG): for each load, throughput and the store's processor time for a call, as bars.
 
 use super::load::{Level, Measured, Workload};
-use super::report::{Place, Report};
+use super::report::{RacePoint, RaceReport};
 use anyhow::Result;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -26,7 +26,7 @@ const REDIS: RGBColor = RGBColor(230, 159, 0);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn colour(place: Place) -> RGBColor {
+fn colour(place: RacePoint) -> RGBColor {
     match place.system.name().split('-').next() {
         Some("byzantine") => BYZANTINE,
         Some("crash") => CRASH,
@@ -42,7 +42,7 @@ fn write(area: &Area<'_>, text: &str, size: i32, at: (i32, i32), side: HPos) -> 
 
 fn bars(
     area: &Area<'_>,
-    rows: &[(Place, Measured)],
+    rows: &[(RacePoint, Measured)],
     (left, longest): (i32, i32),
     top: i32,
     figure: impl Fn(&Measured) -> f64,
@@ -60,10 +60,10 @@ fn bars(
 }
 
 /// The picture of one level and number of callers; none if nothing was measured there.
-pub fn draw(report: &Report, level: Level, callers: u32) -> Result<Option<String>> {
+pub fn draw(report: &RaceReport, level: Level, callers: u32) -> Result<Option<String>> {
     let medians = report.medians();
-    let of = |workload: Workload| -> Vec<(Place, Measured)> {
-        let is_here = |place: &Place| {
+    let of = |workload: Workload| -> Vec<(RacePoint, Measured)> {
+        let is_here = |place: &RacePoint| {
             place.workload == workload && place.level == level && place.callers == callers
         };
         medians.iter().filter(|(place, _)| is_here(place)).cloned().collect()

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use perdura_buzzer::network::keys::{self, Kind};
+use perdura_buzzer::network::keys::{self, KeyKind};
 use perdura_buzzer::network::values::{self, AccountValue, PostValue};
 use perdura_buzzer::network::{Name, Network, Perdura, PostId, Settings};
 use perdura_cluster::client::Options;
@@ -107,9 +107,9 @@ impl Store for OnPerdura {
             let page = self.store.read_range(range, &options).await.context("counting")?;
             for (key, _) in &page.entries {
                 match kind_of(&key) {
-                    Some(kind) if kind == Kind::Posts.letter() => sums.posts += 1,
-                    Some(kind) if kind == Kind::Friends.letter() => sums.friends += 1,
-                    Some(kind) if kind == Kind::Followers.letter() => sums.followers += 1,
+                    Some(kind) if kind == KeyKind::Posts.letter() => sums.posts += 1,
+                    Some(kind) if kind == KeyKind::Friends.letter() => sums.friends += 1,
+                    Some(kind) if kind == KeyKind::Followers.letter() => sums.followers += 1,
                     _ => {}
                 }
             }
@@ -145,9 +145,9 @@ mod tests {
     fn keys_are_told_apart() {
         let (amy, bob) = (Name::new("amy").unwrap(), Name::new("bob").unwrap());
         let post = keys::post(&"amy/0123456789abcdef0123".parse().unwrap());
-        assert_eq!(kind_of(&post), Some(Kind::Posts.letter()));
-        assert_eq!(kind_of(&keys::friend(&amy, &bob)), Some(Kind::Friends.letter()));
-        assert_eq!(kind_of(&keys::follower(&amy, &bob)), Some(Kind::Followers.letter()));
+        assert_eq!(kind_of(&post), Some(KeyKind::Posts.letter()));
+        assert_eq!(kind_of(&keys::friend(&amy, &bob)), Some(KeyKind::Friends.letter()));
+        assert_eq!(kind_of(&keys::follower(&amy, &bob)), Some(KeyKind::Followers.letter()));
         assert_eq!(kind_of(&keys::account(&amy)), None);
         assert_eq!(kind_of(&keys::active(&amy)), None);
         assert_eq!(kind_of(b"!d/amy"), None);

@@ -4,9 +4,9 @@ use super::chart;
 use super::load::{Level, Load, Measured, Target, Workload, measure};
 use super::loading::{Loading, load};
 use super::machine::Machine;
-use super::report::{Place, Point, Report, Settings};
+use super::report::{Point, RacePoint, RaceReport, Settings};
 use super::social::{Social, ZIPF_SIZE};
-use super::systems::{ALL, Kind, Programs, Running, version};
+use super::systems::{ALL, Programs, Running, SystemKind, version};
 use super::{directory, tell};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -25,7 +25,7 @@ pub struct Race {
     programs: Programs,
     /// Which systems race
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = ALL)]
-    systems: Vec<Kind>,
+    systems: Vec<SystemKind>,
     /// Where the load is put on
     #[arg(
         long,
@@ -116,7 +116,7 @@ impl Race {
             let redis = version(redis, programs.redis_libraries.as_deref())?;
             versions.insert("redis".to_owned(), redis);
         }
-        let setting = |system: &Kind| (system.name(), system.setting(programs));
+        let setting = |system: &SystemKind| (system.name(), system.setting(programs));
         let Size { users, posts, characters, sessions, seed } = self.size;
         Ok(Settings {
             machine: Machine::here(&self.out)?,
@@ -138,7 +138,7 @@ impl Race {
     }
 
     /// The points of one system in one round, of loads that need the whole network or of those that do not.
-    async fn points(&self, system: Kind, relations: bool, round: u32) -> Result<Vec<Point>> {
+    async fn points(&self, system: SystemKind, relations: bool, round: u32) -> Result<Vec<Point>> {
         let loads = self.loads.iter().filter(|load| load.needs_relations() == relations);
         let loads: Vec<Workload> = loads.copied().collect();
         if loads.is_empty() {
@@ -159,7 +159,7 @@ impl Race {
             for target in &mut targets {
                 for callers in &self.callers {
                     let (level, callers) = (target.level, *callers);
-                    let place = Place { system, level, workload, callers };
+                    let place = RacePoint { system, level, workload, callers };
                     let measured = self.measure(target, &social, place, &running).await?;
                     running.check()?;
                     target.check()?;
@@ -177,10 +177,10 @@ impl Race {
         &self,
         target: &Target,
         social: &Arc<Social>,
-        place: Place,
+        place: RacePoint,
         running: &Running,
     ) -> Result<Measured> {
-        let Place { system, level, workload, callers } = place;
+        let RacePoint { system, level, workload, callers } = place;
         let (characters, seed) = (self.size.characters, self.size.seed);
         let load = Load { workload, callers, characters, seed };
         let times = (Duration::from_secs(self.warm_up), Duration::from_secs(self.seconds));
@@ -201,7 +201,7 @@ fn replace(out: &Path, name: &str, content: &str) -> Result<()> {
     Ok(std::fs::rename(new, out.join(name))?)
 }
 
-fn write(report: &Report, out: &Path) -> Result<()> {
+fn write(report: &RaceReport, out: &Path) -> Result<()> {
     let json = serde_json::to_string_pretty(&report.json())?;
     replace(out, "bench-buzzer.json", &(json + "\n"))?;
     replace(out, "bench-buzzer.md", &report.table())?;
@@ -224,7 +224,7 @@ pub async fn run(mut race: Race) -> Result<()> {
     );
     let (out, _locked) = directory(&race.out)?;
     race.out = out;
-    let mut report = Report { settings: race.settings()?, points: Vec::new() };
+    let mut report = RaceReport { settings: race.settings()?, points: Vec::new() };
     println!("{}", report.settings.machine.line());
     for round in 1..=race.rounds {
         tell(format_args!("round {round} of {}", race.rounds));

@@ -2,7 +2,7 @@
 
 use super::load::{Level, Measured, Workload};
 use super::machine::Machine;
-use super::systems::Kind;
+use super::systems::SystemKind;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -44,17 +44,17 @@ pub struct Settings {
 
 /// Where in the race a point is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
-    pub system: Kind,
+pub struct RacePoint {
+    pub system: SystemKind,
     pub level: Level,
     pub workload: Workload,
     pub callers: u32,
 }
 
-impl Place {
+impl RacePoint {
     /// In words, without callers.
     fn at(&self) -> String {
-        let Place { system, level, workload, .. } = self;
+        let RacePoint { system, level, workload, .. } = self;
         format!("{}, {}, {}", system.label(), level.name(), workload.name())
     }
 }
@@ -63,7 +63,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub struct Point {
     pub round: u32,
-    pub place: Place,
+    pub place: RacePoint,
     pub measured: Measured,
 }
 
@@ -82,7 +82,7 @@ struct Row<'a> {
 }
 
 /// All that is known after some rounds.
-pub struct Report {
+pub struct RaceReport {
     pub settings: Settings,
     pub points: Vec<Point>,
 }
@@ -135,24 +135,24 @@ fn median_of(points: &[&Measured]) -> Measured {
     }
 }
 
-fn row(place: Place, round: Option<u32>, measured: &Measured) -> Row<'_> {
-    let Place { system, level, workload, callers } = place;
+fn row(place: RacePoint, round: Option<u32>, measured: &Measured) -> Row<'_> {
+    let RacePoint { system, level, workload, callers } = place;
     let (system, level, workload) = (system.name(), level.name(), workload.name());
     let aborted_share = measured.aborted_share();
     Row { system, level, workload, callers, round, aborted_share, measured }
 }
 
-impl Report {
+impl RaceReport {
     /// The median of each place, in the order in which places were come to first.
     #[must_use]
-    pub fn medians(&self) -> Vec<(Place, Measured)> {
-        let mut places: Vec<Place> = Vec::new();
+    pub fn medians(&self) -> Vec<(RacePoint, Measured)> {
+        let mut places: Vec<RacePoint> = Vec::new();
         for point in &self.points {
             if !places.contains(&point.place) {
                 places.push(point.place);
             }
         }
-        let of = |place: Place| {
+        let of = |place: RacePoint| {
             let here = self.points.iter().filter(|point| point.place == place);
             (place, median_of(&here.map(|point| &point.measured).collect::<Vec<_>>()))
         };
@@ -216,11 +216,11 @@ impl Report {
     fn different_timelines(&self) -> Vec<String> {
         let medians = self.medians();
         let of_timelines = medians.iter().filter(|(place, _)| place.workload == Workload::Timeline);
-        let shown: Vec<(Place, f64)> =
+        let shown: Vec<(RacePoint, f64)> =
             of_timelines.filter_map(|(place, one)| Some((*place, one.posts_shown?))).collect();
         let most = shown.iter().map(|(_, posts)| *posts).fold(0.0, f64::max);
         let differ = shown.iter().filter(|(_, posts)| *posts < most * (1.0 - SHOWN_APART));
-        let told = |(place, posts): &(Place, f64)| {
+        let told = |(place, posts): &(RacePoint, f64)| {
             format!("{}: timelines show {posts:.1} posts, elsewhere {most:.1}", place.at())
         };
         differ.map(told).collect()
@@ -241,7 +241,7 @@ impl Report {
         for workload in Workload::ALL {
             for level in [Level::Api, Level::Http] {
                 for callers in &self.settings.callers {
-                    let of = |place: &Place| {
+                    let of = |place: &RacePoint| {
                         place.workload == workload
                             && place.level == level
                             && place.callers == *callers
@@ -266,7 +266,7 @@ impl Report {
 const HEAD: &str = "| system | calls/s | between | store CPU, µs | of its busiest server | application CPU, µs | callers' CPU, µs | p50, ms | p99, ms | posts shown | aborted | failed |\n\
                     |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
 
-fn line(place: Place, one: &Measured) -> String {
+fn line(place: RacePoint, one: &Measured) -> String {
     let application = one.application_cpu_us.map_or("-".to_owned(), |us| format!("{us:.0}"));
     let shown = one.posts_shown.map_or("-".to_owned(), |posts| format!("{posts:.1}"));
     let aborted = one.aborted_share();
@@ -290,11 +290,11 @@ pub mod tests {
     use super::*;
 
     /// A report of two systems, of which one failed a call.
-    pub fn report() -> Report {
+    pub fn report() -> RaceReport {
         let point = |round, system: &str, calls_s| {
             let system = system.parse().unwrap();
             let (level, workload, callers) = (Level::Api, Workload::Mix, 64);
-            let failed = u64::from(system == Kind::Redis { durable: true });
+            let failed = u64::from(system == SystemKind::Redis { durable: true });
             let first_failure = (failed > 0).then(|| "it was <late>".to_owned());
             // As 64 callers do it.
             let (calls, seconds, mean_us) = (3_200, 2.0, 40_000.0);
@@ -308,7 +308,7 @@ pub mod tests {
                 aborted: Some(32),
                 ..Measured::default()
             };
-            Point { round, place: Place { system, level, workload, callers }, measured }
+            Point { round, place: RacePoint { system, level, workload, callers }, measured }
         };
         let points = vec![
             point(1, "crash-2", 100.0),
@@ -334,7 +334,7 @@ pub mod tests {
             redis_connections: 8,
             own_servers: false,
         };
-        Report { settings, points }
+        RaceReport { settings, points }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::load::{Level, Load, Target, Working, Workload};
 use super::loading::{load, names};
 use super::race::Size;
 use super::store::Sums;
-use super::systems::{Kind, Programs, Running};
+use super::systems::{Programs, Running, SystemKind};
 use super::{directory, tell};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const CALLS: u64 = 5;
 
 /// That takes no longer on any machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Kill a server during the mix, bring it back, and count what is in the store
 ///
@@ -34,7 +34,7 @@ pub struct Survival {
         value_delimiter = ',',
         default_value = "crash-2,byzantine-2,redis-always"
     )]
-    systems: Vec<Kind>,
+    systems: Vec<SystemKind>,
     /// Where the load is put on
     #[arg(long, value_enum, default_value_t = Level::Http)]
     level: Level,
@@ -93,13 +93,13 @@ impl Survival {
         let (since, wanted) = (Instant::now(), answered() + CALLS * u64::from(self.callers));
         let time = Duration::from_secs(self.seconds);
         while since.elapsed() < time || (answers && answered() < wanted) {
-            ensure!(since.elapsed() < time + PATIENCE, "too few calls are answered");
+            ensure!(since.elapsed() < time + TIMEOUT, "too few calls are answered");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
     }
 
-    async fn kill_one_of(&self, system: Kind) -> Result<Outcome> {
+    async fn kill_one_of(&self, system: SystemKind) -> Result<Outcome> {
         let servers = system.servers(&self.programs);
         let server = if servers == 1 { 0 } else { self.server };
         ensure!(

@@ -62,7 +62,7 @@ impl Programs {
 
 /// A system by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum SystemKind {
     /// Perdura, durable.
     Perdura {
         /// Whether one replica of a group may lie, or only stop.
@@ -81,37 +81,41 @@ pub enum Kind {
 pub const ALL: &str =
     "crash-1,crash-2,crash-4,byzantine-1,byzantine-2,byzantine-4,redis-always,redis-memory";
 
-impl FromStr for Kind {
+impl FromStr for SystemKind {
     type Err = String;
 
-    fn from_str(name: &str) -> Result<Kind, String> {
+    fn from_str(name: &str) -> Result<SystemKind, String> {
         let unknown = || {
             format!("no system {name:?}; there are {ALL}, and other numbers of partitions up to 16")
         };
         match name {
-            "redis-always" => return Ok(Kind::Redis { durable: true }),
-            "redis-memory" => return Ok(Kind::Redis { durable: false }),
+            "redis-always" => return Ok(SystemKind::Redis { durable: true }),
+            "redis-memory" => return Ok(SystemKind::Redis { durable: false }),
             _ => {}
         }
         let (shape, partitions) = name.split_once('-').ok_or_else(unknown)?;
         let partitions = partitions.parse().ok().filter(|count| (1..=16).contains(count));
         match (shape, partitions) {
-            ("crash", Some(partitions)) => Ok(Kind::Perdura { byzantine: false, partitions }),
-            ("byzantine", Some(partitions)) => Ok(Kind::Perdura { byzantine: true, partitions }),
+            ("crash", Some(partitions)) => Ok(SystemKind::Perdura { byzantine: false, partitions }),
+            ("byzantine", Some(partitions)) => {
+                Ok(SystemKind::Perdura { byzantine: true, partitions })
+            }
             _ => Err(unknown()),
         }
     }
 }
 
-impl Kind {
+impl SystemKind {
     /// As it is given.
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Kind::Perdura { byzantine: false, partitions } => format!("crash-{partitions}"),
-            Kind::Perdura { byzantine: true, partitions } => format!("byzantine-{partitions}"),
-            Kind::Redis { durable: true } => "redis-always".to_owned(),
-            Kind::Redis { durable: false } => "redis-memory".to_owned(),
+            SystemKind::Perdura { byzantine: false, partitions } => format!("crash-{partitions}"),
+            SystemKind::Perdura { byzantine: true, partitions } => {
+                format!("byzantine-{partitions}")
+            }
+            SystemKind::Redis { durable: true } => "redis-always".to_owned(),
+            SystemKind::Redis { durable: false } => "redis-memory".to_owned(),
         }
     }
 
@@ -119,28 +123,28 @@ impl Kind {
     #[must_use]
     pub fn label(self) -> String {
         match self {
-            Kind::Perdura { byzantine, partitions } => {
+            SystemKind::Perdura { byzantine, partitions } => {
                 let shape = if byzantine { "Byzantine 1" } else { "crash 1" };
                 let plural = if partitions == 1 { "" } else { "s" };
                 format!("Perdura, {shape}, {partitions} partition{plural}")
             }
-            Kind::Redis { durable: true } => "Redis, fsync always".to_owned(),
-            Kind::Redis { durable: false } => "Redis, not durable".to_owned(),
+            SystemKind::Redis { durable: true } => "Redis, fsync always".to_owned(),
+            SystemKind::Redis { durable: false } => "Redis, not durable".to_owned(),
         }
     }
 
     /// Whether what it promises is checked.
     #[must_use]
     pub fn is_perdura(self) -> bool {
-        matches!(self, Kind::Perdura { .. })
+        matches!(self, SystemKind::Perdura { .. })
     }
 
     /// Replicas of a group.
     fn replicas(self) -> u16 {
         match self {
-            Kind::Perdura { byzantine: true, .. } => 4,
-            Kind::Perdura { byzantine: false, .. } => 3,
-            Kind::Redis { .. } => 1,
+            SystemKind::Perdura { byzantine: true, .. } => 4,
+            SystemKind::Perdura { byzantine: false, .. } => 3,
+            SystemKind::Redis { .. } => 1,
         }
     }
 
@@ -148,7 +152,7 @@ impl Kind {
     #[must_use]
     pub fn servers(self, programs: &Programs) -> u16 {
         match self {
-            Kind::Perdura { partitions, .. } if programs.own_servers => {
+            SystemKind::Perdura { partitions, .. } if programs.own_servers => {
                 self.replicas() * partitions
             }
             _ => self.replicas(),
@@ -160,7 +164,7 @@ impl Kind {
     /// # Errors
     /// When they are.
     pub fn check_spread(self, names: &[Name]) -> Result<()> {
-        let Kind::Perdura { partitions, .. } = self else { return Ok(()) };
+        let SystemKind::Perdura { partitions, .. } = self else { return Ok(()) };
         let bounds = perdura_buzzer::network::bounds(partitions);
         let partition = |name: &Name| {
             let key = perdura_buzzer::network::keys::account(name);
@@ -180,14 +184,14 @@ impl Kind {
     pub fn setting(self, programs: &Programs) -> String {
         let servers = self.servers(programs);
         match self {
-            Kind::Perdura { partitions: 1, .. } => {
+            SystemKind::Perdura { partitions: 1, .. } => {
                 format!("{servers} replicas, durability sync (the default)")
             }
-            Kind::Perdura { partitions, .. } => format!(
+            SystemKind::Perdura { partitions, .. } => format!(
                 "{partitions} partitions by range, a group of {} replicas each, on {servers} servers, durability sync (the default)",
                 self.replicas()
             ),
-            Kind::Redis { durable } => {
+            SystemKind::Redis { durable } => {
                 let log =
                     if durable { "appendonly yes, appendfsync always" } else { "appendonly no" };
                 let connections = programs.redis_connections;
@@ -202,7 +206,7 @@ impl Kind {
 /// A system that runs, with empty disks at first.
 pub struct Running {
     /// Which.
-    pub kind: Kind,
+    pub kind: SystemKind,
     programs: Programs,
     servers: Vec<Process>,
     port: u16,
@@ -214,7 +218,7 @@ impl Running {
     ///
     /// # Errors
     /// When it does not, with what it said.
-    pub async fn start(kind: Kind, programs: &Programs, work: &Path) -> Result<Running> {
+    pub async fn start(kind: SystemKind, programs: &Programs, work: &Path) -> Result<Running> {
         tell(format_args!("{}: starts", kind.label()));
         let dir = tempfile::Builder::new().prefix(RUN).tempdir_in(work);
         let dir = dir.with_context(|| format!("cannot write into {}", work.display()))?;
@@ -241,7 +245,7 @@ impl Running {
 
     /// Makes a cluster's files.
     fn make(&self) -> Result<()> {
-        let Kind::Perdura { byzantine, partitions } = self.kind else { return Ok(()) };
+        let SystemKind::Perdura { byzantine, partitions } = self.kind else { return Ok(()) };
         let mut init = Command::new(&self.programs.perdura);
         init.arg("init").arg(self.cluster());
         init.args([if byzantine { "--byzantine" } else { "--crash" }, "1"]);
@@ -258,14 +262,14 @@ impl Running {
     fn server(&self, server: usize) -> Result<Process> {
         let (program, mut command);
         match self.kind {
-            Kind::Perdura { partitions, .. } => {
+            SystemKind::Perdura { partitions, .. } => {
                 program = self.programs.perdura.clone();
                 command = bound_to_parent(&program);
                 let what = if partitions == 1 { "replica" } else { "server" };
                 let file = self.cluster().join(format!("{what}-{server}/{what}.toml"));
                 command.args([what, "--config"]).arg(file).args(["--log-level", "warn"]);
             }
-            Kind::Redis { durable } => {
+            SystemKind::Redis { durable } => {
                 let Some(redis) = self.programs.redis_server.clone() else {
                     bail!(
                         "Redis races, and there is no --redis-server; scripts/bench-buzzer installs one, or leave Redis out with --systems"
@@ -325,8 +329,8 @@ impl Running {
     pub async fn open(&self) -> Result<Arc<dyn Store>> {
         let timeout = self.programs.timeout();
         Ok(match self.kind {
-            Kind::Perdura { .. } => Arc::new(OnPerdura::open(&self.cluster(), timeout)?),
-            Kind::Redis { .. } => {
+            SystemKind::Perdura { .. } => Arc::new(OnPerdura::open(&self.cluster(), timeout)?),
+            SystemKind::Redis { .. } => {
                 let connections = usize::from(self.programs.redis_connections);
                 let retwis = Retwis::open(self.port, connections, timeout).await?;
                 Arc::new(OnRedis::over(retwis))
@@ -340,17 +344,19 @@ impl Running {
     /// When it does not.
     pub async fn serve(&self) -> Result<(Process, String)> {
         let program = match self.kind {
-            Kind::Perdura { .. } => self.programs.buzzer.clone(),
-            Kind::Redis { .. } => std::env::current_exe().context("no program of this one")?,
+            SystemKind::Perdura { .. } => self.programs.buzzer.clone(),
+            SystemKind::Redis { .. } => {
+                std::env::current_exe().context("no program of this one")?
+            }
         };
         let mut command = bound_to_parent(&program);
         match self.kind {
-            Kind::Perdura { .. } => {
+            SystemKind::Perdura { .. } => {
                 command.args(["serve", "--listen", "127.0.0.1:0", "--insecure-cookies"]);
                 command.arg("--cluster").arg(self.cluster());
                 command.args(["--writes-per-hour", &WRITES_PER_HOUR.to_string()]);
             }
-            Kind::Redis { .. } => {
+            SystemKind::Redis { .. } => {
                 command.args(["serve-retwis", "--port", &self.port.to_string()]);
                 command.args(["--connections", &self.programs.redis_connections.to_string()]);
             }
@@ -419,10 +425,10 @@ mod tests {
     #[test]
     fn systems_are_named_as_they_are_read() {
         for name in ALL.split(',') {
-            assert_eq!(name.parse::<Kind>().unwrap().name(), name);
+            assert_eq!(name.parse::<SystemKind>().unwrap().name(), name);
         }
         for name in ["crash", "crash-0", "crash-17", "redis", "byzantine-x", ""] {
-            assert!(name.parse::<Kind>().unwrap_err().contains("there are"), "{name}");
+            assert!(name.parse::<SystemKind>().unwrap_err().contains("there are"), "{name}");
         }
     }
 }

@@ -3,7 +3,7 @@
 mod probe;
 
 use crate::init::{Bounds, Named, ServiceName, Tuning, make, places};
-use crate::local::{Group, Kind, Start, last_lines, own_program};
+use crate::local::{ChildKind, Group, Start, last_lines, own_program};
 use crate::partitions::{self, New, Partitioning};
 use crate::{process, shell};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -165,10 +165,10 @@ impl There {
     }
 
     /// What its child processes are.
-    fn children(&self) -> Kind {
+    fn children(&self) -> ChildKind {
         match self {
-            There::One(_) => Kind::Replica,
-            There::Several(_) => Kind::Server,
+            There::One(_) => ChildKind::Replica,
+            There::Several(_) => ChildKind::Server,
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// How long the end waits for who reads the last words.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The command line asks for something that makes no sense: exit code 2.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ fn tell_line(text: String) {
         let _ = said.send(());
     });
     if thread.is_ok() {
-        let _ = wait.recv_timeout(PATIENCE);
+        let _ = wait.recv_timeout(TIMEOUT);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `perdura init`: the files of a new cluster.
 
 use crate::ending::tell_in_time;
-use crate::local::Kind;
+use crate::local::ChildKind;
 use crate::partitions::{self, New, Partitioning};
 use crate::{Usage, steps};
 use anyhow::Result;
@@ -291,7 +291,7 @@ fn make_group(
     warn_of_crowded(hosts, faults);
     files.show(&cluster);
     let steps = match program {
-        None => steps::after_init(dir, Kind::Replica, faults.n(), hosts),
+        None => steps::after_init(dir, ChildKind::Replica, faults.n(), hosts),
         Some(program) => steps::after_init_of_own(program, dir, faults.n(), hosts),
     };
     say!("{steps}");

@@ -353,7 +353,7 @@ fn ensure_any(files: &[PathBuf], directory: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use perdura_durability::{
-        Checkpoints, Expectation, Identity, NewState, Options, PieceName, format, open,
+        Checkpoints, Expectation, Identity, NewState, PieceName, StorageOptions, format, open,
     };
     use perdura_protocol::configuration::Durability;
     use perdura_protocol::{ClusterId, Digest, ReplicaId};
@@ -376,8 +376,11 @@ mod tests {
         };
         let mut disk = FileDisk::create_directory(data).unwrap();
         format(&mut disk, &identity).unwrap();
-        let options =
-            Options { small_state_bytes: 0, retained_checkpoints: 0, ..Options::default() };
+        let options = StorageOptions {
+            small_state_bytes: 0,
+            retained_checkpoints: 0,
+            ..StorageOptions::default()
+        };
         let opened = open(disk, &expected, &options).unwrap();
         then(opened.checkpoints);
     }

@@ -201,7 +201,7 @@ impl How {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> Result<ExitCode> {
-    let plain = |command| Parsed { command, kind: crate::kv_json::Kind::Plain };
+    let plain = |command| Parsed { command, kind: crate::kv_json::OperationKind::Plain };
     let (parsed, fast, how) = match arguments.command {
         Command::Batch(arguments) => return kv_batch::run(&arguments),
         Command::Count(arguments) => return kv_range::count(&arguments),
@@ -303,10 +303,10 @@ async fn scan_in(
     options: &Options,
 ) -> Result<Outcome, TransactionError> {
     let StoreCommand::Transaction(transaction) = scan else {
-        return Err(TransactionError::Nonsense);
+        return Err(TransactionError::UnexpectedReply);
     };
     let range = transaction.operations.first().and_then(Range::of);
-    let range = range.ok_or(TransactionError::Nonsense)?;
+    let range = range.ok_or(TransactionError::UnexpectedReply)?;
     let Page { entries, more } = client.read_range_in(partition, range, options).await?;
     Ok(Outcome::Committed(vec![OperationResult::Entries { entries, more }].into()))
 }
@@ -358,7 +358,7 @@ fn print(parsed: &Parsed, outcome: &Outcome, how: &How) -> Result<ExitCode> {
         }
         return Ok(code);
     }
-    let result = parsed.result(outcome).ok_or(TransactionError::Nonsense)?;
+    let result = parsed.result(outcome).ok_or(TransactionError::UnexpectedReply)?;
     let is_gone = *outcome == Outcome::ResultsGone;
     match (&result["entries"], &result["deleted"], &result["committed"]) {
         _ if how.json || is_gone => writeln!(out, "{result}")?,

@@ -79,8 +79,8 @@ impl batch::Operation for Parsed {
     async fn carry_out(self, client: &StoreClient, options: &Options) -> Result<Value, Failed> {
         // Reads need no order, and their replies no place among those that replicas keep.
         let outcome = call(client, &self.command, true, options).await;
-        let result =
-            outcome.and_then(|outcome| self.result(&outcome).ok_or(TransactionError::Nonsense));
+        let result = outcome
+            .and_then(|outcome| self.result(&outcome).ok_or(TransactionError::UnexpectedReply));
         result.map_err(|error| Failed { refused: error.is_refusal(), text: error.to_string() })
     }
 

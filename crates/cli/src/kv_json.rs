@@ -188,7 +188,7 @@ impl Step {
 
 /// What a line asks for, and so how its outcome reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum OperationKind {
     /// One key or a transaction: the command says which.
     Plain,
     /// A transaction of one range read.
@@ -203,14 +203,14 @@ pub struct Parsed {
     /// Within the store's limits.
     pub command: StoreCommand,
     /// How its outcome reads.
-    pub kind: Kind,
+    pub kind: OperationKind,
 }
 
 impl Parsed {
     /// A range read.
     pub fn scan(start: Bytes, end: Option<Bytes>, limit: u32, reverse: bool) -> Parsed {
         let range = Operation::ReadRange { start, end, limit, reverse };
-        Parsed { command: transaction(vec![range]), kind: Kind::Scan }
+        Parsed { command: transaction(vec![range]), kind: OperationKind::Scan }
     }
 
     /// Sets `key` to `value` (none: removes it) if it has the value `expect` (none: is absent).
@@ -220,7 +220,7 @@ impl Parsed {
             Some(value) => Operation::Write { key, value, only_if_present: false },
             None => Operation::Delete { key },
         };
-        Parsed { command: transaction(vec![compare, update]), kind: Kind::Cas }
+        Parsed { command: transaction(vec![compare, update]), kind: OperationKind::Cas }
     }
 
     /// The id and the operation in a line of `perdura kv batch`; or the id, if one is there, and what
@@ -241,7 +241,7 @@ impl Parsed {
     /// The operation in `value`, an object with `op` and its fields.
     pub fn from_json(value: Value) -> Result<Parsed, String> {
         let request: Request = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        let plain = |command| Parsed { command, kind: Kind::Plain };
+        let plain = |command| Parsed { command, kind: OperationKind::Plain };
         let parsed = match request {
             Request::Put { key, value } => {
                 plain(StoreCommand::Put { key: key.bytes()?, value: value.bytes()? })
@@ -267,14 +267,14 @@ impl Parsed {
     /// The result of `outcome`, as in the answer's `result`; `None` if it is no outcome of such a command, or what this was done for is not known any
     /// more.
     pub fn result(&self, outcome: &Outcome) -> Option<Value> {
-        let is_one = matches!(self.kind, Kind::Scan) || !self.is_transaction();
+        let is_one = matches!(self.kind, OperationKind::Scan) || !self.is_transaction();
         match (self.kind, outcome) {
             (_, Outcome::Committed(results)) if is_one => match results.all() {
                 [result] => Some(operation_result(result)),
                 _ => None,
             },
             _ if is_one => None,
-            (Kind::Cas, outcome) => Some(json!({"committed": outcome.failed().is_none()})),
+            (OperationKind::Cas, outcome) => Some(json!({"committed": outcome.failed().is_none()})),
             (_, Outcome::Committed(results)) => {
                 let results: Vec<Value> = results.all().iter().map(operation_result).collect();
                 Some(json!({"committed": true, "results": results}))

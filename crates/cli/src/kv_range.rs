@@ -224,7 +224,7 @@ async fn remove(client: &StoreClient, keys: &[Bytes], options: &Options) -> Resu
         Ok(Outcome::Committed(results)) => Ok(results.all().iter().filter(existed).count()),
         // They were there a moment ago.
         Ok(Outcome::ResultsGone) => Ok(keys.len()),
-        Ok(Outcome::Failed { .. }) => bail!(TransactionError::Nonsense),
+        Ok(Outcome::Failed { .. }) => bail!(TransactionError::UnexpectedReply),
         Err(error) => bail!(error),
     }
 }

@@ -32,32 +32,32 @@ pub struct Running {
 
 /// The file of a replica of the cluster in `dir`.
 pub fn replica_file(dir: &Path, id: usize) -> PathBuf {
-    Kind::Replica.file(dir, id)
+    ChildKind::Replica.file(dir, id)
 }
 
 /// What a child is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ChildKind {
     /// A replica.
     Replica,
     /// A server of a cluster of several partitions.
     Server,
 }
 
-impl Kind {
+impl ChildKind {
     /// Its name, which is that of the command that runs it too.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Replica => "replica",
-            Kind::Server => "server",
+            ChildKind::Replica => "replica",
+            ChildKind::Server => "server",
         }
     }
 
     /// The name of its file.
     pub fn own_file(self) -> &'static str {
         match self {
-            Kind::Replica => REPLICA_FILE,
-            Kind::Server => SERVER_FILE,
+            ChildKind::Replica => REPLICA_FILE,
+            ChildKind::Server => SERVER_FILE,
         }
     }
 
@@ -83,7 +83,7 @@ pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find this program's own file")
 }
 
-fn start(program: &Path, dir: &Path, what: Kind, id: usize, how: Start) -> Result<Running> {
+fn start(program: &Path, dir: &Path, what: ChildKind, id: usize, how: Start) -> Result<Running> {
     let config = what.file(dir, id);
     let log = config.with_file_name("log.txt");
     let file = OpenOptions::new()
@@ -121,7 +121,7 @@ pub struct Group {
     /// By id.
     pub running: Vec<Running>,
     /// What they are.
-    pub what: Kind,
+    pub what: ChildKind,
     program: PathBuf,
     dir: PathBuf,
     how: Start,
@@ -130,12 +130,12 @@ pub struct Group {
 impl Group {
     /// Starts all `n` replicas of the cluster in `dir`; `program` is the file of `perdura`.
     pub fn start(program: &Path, dir: &Path, n: usize, how: Start) -> Result<Group> {
-        Group::start_all(Kind::Replica, program, dir, n, how)
+        Group::start_all(ChildKind::Replica, program, dir, n, how)
     }
 
     /// Starts all `n` replicas, or servers, of the cluster in `dir`.
     pub fn start_all(
-        what: Kind,
+        what: ChildKind,
         program: &Path,
         dir: &Path,
         n: usize,

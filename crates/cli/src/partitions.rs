@@ -2,7 +2,7 @@
 
 use crate::init::Tuning;
 use crate::kv_json::from_base64;
-use crate::local::Kind;
+use crate::local::ChildKind;
 use crate::{Usage, steps};
 use anyhow::{Result, bail};
 use bytes::Bytes;
@@ -153,7 +153,7 @@ pub fn show(dir: &Path, cluster: &PartitionedCluster, service: ServiceKind, host
     for (id, entry) in cluster.servers.iter().enumerate() {
         say!("  server {id} at {}, status at http://{}/status", entry.address, entry.http);
     }
-    say!("{}", steps::after_init(dir, Kind::Server, cluster.servers.len(), hosts));
+    say!("{}", steps::after_init(dir, ChildKind::Server, cluster.servers.len(), hosts));
 }
 
 /// A key of this group's partition that is nobody else's, to write and read; none where there is hardly room for one.

@@ -22,7 +22,7 @@ use crate::client_keys::alone;
 use crate::command::CLUSTER_VARIABLE;
 use crate::connect::{administrator, connect, load_groups, parse_duration, runtime};
 use crate::health;
-use crate::local::Kind;
+use crate::local::ChildKind;
 use crate::members::make_known;
 use crate::shell;
 use crate::steps::Replaced;
@@ -168,7 +168,7 @@ fn what_is_left(
     let (what, number, addresses): (_, _, Vec<String>) = match home.member {
         None => {
             let addresses = cluster.replicas.iter().map(|one| one.address.clone());
-            (Kind::Replica, id.index(), addresses.collect())
+            (ChildKind::Replica, id.index(), addresses.collect())
         }
         Some((_, server)) => {
             let whole = PartitionedCluster::load(&cluster.path)?;
@@ -180,7 +180,7 @@ fn what_is_left(
                 );
             }
             let addresses = whole.servers.into_iter().map(|one| one.address).collect();
-            (Kind::Server, server, addresses)
+            (ChildKind::Server, server, addresses)
         }
     };
     let (dir, data, former) =

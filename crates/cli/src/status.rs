@@ -7,7 +7,7 @@ mod table;
 
 use asking::is_elsewhere;
 pub use asking::{ask_all, get};
-pub use report::{Differing, Hanging, Member, Point, Report, Spent};
+pub use report::{Differing, Hanging, Member, Point, Spent, StatusReport};
 pub use table::aligned;
 
 use crate::command::CLUSTER_VARIABLE;
@@ -57,7 +57,7 @@ struct Answer<'a> {
 }
 
 /// What answers at a replica's address has to be of its group. It says so itself, and nothing proves it: whom two clusters gave one port is told of it.
-fn same_group(report: &Report, group: &Cluster) -> Result<()> {
+fn same_group(report: &StatusReport, group: &Cluster) -> Result<()> {
     let Some(said) = &report.cluster else { return Ok(()) };
     let own = group.parameters.cluster.to_string();
     ensure!(
@@ -122,7 +122,7 @@ fn answer(arguments: &Arguments) -> Result<(String, ExitCode)> {
         }
         one => one?,
     };
-    let line = |(id, said): (u8, Result<Report>)| {
+    let line = |(id, said): (u8, Result<StatusReport>)| {
         let said = said.and_then(|report| same_group(&report, &cluster).map(|()| report));
         let mut line = Line::new(id, said);
         line.error = line.error.take().or_else(|| other_key(&line, &cluster));

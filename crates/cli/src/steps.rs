@@ -1,7 +1,7 @@
 //! What there is to do with a cluster's files once they are made, as commands that can be copied. docs/deploy.md says the same, and packaging/systemd
 //! has the units; `scripts/hosts` runs what is printed for several hosts.
 
-use crate::local::Kind;
+use crate::local::ChildKind;
 use crate::shell;
 use perdura_cluster::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE};
 use std::fmt::Write;
@@ -12,7 +12,7 @@ const USER: &str = "perdura";
 const HOME: &str = "/var/lib/perdura";
 
 /// What to do, in order, with `n` replicas, or servers, on these hosts, or all on this one.
-pub fn after_init(dir: &Path, what: Kind, n: usize, hosts: &[String]) -> String {
+pub fn after_init(dir: &Path, what: ChildKind, n: usize, hosts: &[String]) -> String {
     let text = match hosts {
         [] => here(dir, what, n - 1),
         hosts => on_hosts(dir, what, hosts),
@@ -24,7 +24,7 @@ pub fn after_init(dir: &Path, what: Kind, n: usize, hosts: &[String]) -> String 
     )
 }
 
-fn here(dir: &Path, what: Kind, last: usize) -> String {
+fn here(dir: &Path, what: ChildKind, last: usize) -> String {
     let (name, file) = (what.name(), what.own_file());
     let config = shell::path(&dir.join(format!("{name}-I")).join(file));
     format!(
@@ -39,7 +39,7 @@ pub fn after_init_of_own(program: &str, dir: &Path, n: usize, hosts: &[String]) 
     let admin = shell::path(&dir.join(ADMIN_FILE));
     let program = if hosts.is_empty() { shell::program() } else { shell::word(program) };
     let mut text = if hosts.is_empty() {
-        let config = shell::path(&dir.join("replica-I").join(Kind::Replica.own_file()));
+        let config = shell::path(&dir.join("replica-I").join(ChildKind::Replica.own_file()));
         format!(
             "Start replica I (all of 0 to {}) with:\n  {program} replica --config {config}\n",
             n - 1
@@ -71,7 +71,7 @@ pub fn after_init_of_own(program: &str, dir: &Path, n: usize, hosts: &[String]) 
     text
 }
 
-fn on_hosts(dir: &Path, what: Kind, hosts: &[String]) -> String {
+fn on_hosts(dir: &Path, what: ChildKind, hosts: &[String]) -> String {
     let (name, file) = (what.name(), what.own_file());
     let (cluster, client) = (dir.join(CLUSTER_FILE), dir.join(CLIENT_FILE));
     let mut text = format!(
@@ -110,7 +110,7 @@ pub struct Replaced<'a> {
     /// The directory of the cluster's files.
     pub dir: &'a Path,
     /// Whether it is a replica of its own, or a member of a server.
-    pub what: Kind,
+    pub what: ChildKind,
     /// Of the replica, or of its server.
     pub number: usize,
     /// Its data directory, as its file has it.
@@ -166,7 +166,7 @@ impl Replaced<'_> {
             "1. On {}, stop the old one, if it runs, and move its data aside, if any is left",
             bare(host(&self.addresses[number]))
         );
-        if self.what == Kind::Server {
+        if self.what == ChildKind::Server {
             text.push_str(". Other members of the server stop with it, and come back with it");
         }
         let old = format!("{home}/{own}/{}", self.data.display());
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn what_is_printed_for_hosts_can_be_copied() {
         let hosts = ["db0", "fe80::1", "[fe80::2]"].map(str::to_owned);
-        let text = after_init(Path::new("my prod"), Kind::Replica, 3, &hosts);
+        let text = after_init(Path::new("my prod"), ChildKind::Replica, 3, &hosts);
         assert_eq!(
             commands(&text),
             [
@@ -296,7 +296,7 @@ mod tests {
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
         let documented = read("docs/deploy.md");
         let hosts = ["10.0.0.10".to_owned()];
-        for what in [Kind::Replica, Kind::Server] {
+        for what in [ChildKind::Replica, ChildKind::Server] {
             let (name, file) = (what.name(), what.own_file());
             let unit = read(&format!("packaging/systemd/perdura-{name}@.service"));
             for wanted in [
@@ -306,7 +306,7 @@ mod tests {
                 assert!(unit.contains(&wanted), "no {wanted} in {unit}");
             }
             let text = after_init(Path::new("prod"), what, 1, &hosts);
-            let shown = |line: &&str| what == Kind::Replica && !line.contains("-I/");
+            let shown = |line: &&str| what == ChildKind::Replica && !line.contains("-I/");
             for line in commands(&text).into_iter().filter(shown) {
                 let line = line.strip_prefix("ssh root@10.0.0.10 ").unwrap_or(line);
                 assert!(documented.contains(line), "no {line} in docs/deploy.md");
@@ -326,7 +326,7 @@ mod tests {
             addresses: &addresses,
             program: None,
         };
-        let text = of(Kind::Replica, 1, "data").steps();
+        let text = of(ChildKind::Replica, 1, "data").steps();
         assert_eq!(
             commands(&text),
             [
@@ -341,23 +341,24 @@ mod tests {
                 "rm -r 'my prod/replica-1'",
             ]
         );
-        let text = of(Kind::Server, 2, "partition-0").steps();
+        let text = of(ChildKind::Server, 2, "partition-0").steps();
         let told = [
             "ssh root@db0 mv -T /var/lib/perdura/server-2/partition-0 /var/lib/perdura/server-2/partition-0.old-4",
             "rsync -aR --chown=perdura:perdura 'my prod/./cluster.toml' 'my prod/./server-2/server.toml' 'my prod/./server-2/partition-0' \
              root@db0:/var/lib/perdura/",
         ];
         assert!(told.iter().all(|one| commands(&text).contains(one)), "{text}");
-        let text = of(Kind::Replica, 0, "/srv/d").steps();
+        let text = of(ChildKind::Replica, 0, "/srv/d").steps();
         assert!(text.contains("directory is /srv/d there") && !text.contains("mv -T"), "{text}");
-        let text = Replaced { program: Some("counter"), ..of(Kind::Replica, 0, "data") }.steps();
+        let text =
+            Replaced { program: Some("counter"), ..of(ChildKind::Replica, 0, "data") }.steps();
         assert!(!text.contains("systemctl") && !text.contains("root@"), "{text}");
         assert!(commands(&text).contains(&"counter replica --config DIR/replica-0/replica.toml"));
     }
 
     #[test]
     fn what_runs_on_this_machine_is_started_from_its_files() {
-        let text = after_init(Path::new("a b"), Kind::Server, 4, &[]);
+        let text = after_init(Path::new("a b"), ChildKind::Server, 4, &[]);
         let wanted = [
             "perdura server --config 'a b/server-I/server.toml'",
             "perdura health --cluster 'a b'",

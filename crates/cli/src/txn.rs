@@ -11,7 +11,7 @@ use perdura_protocol::{PartitionId, Time};
 use perdura_store::partition::{
     Intent, PartitionCommand, PartitionReply, Reason, TransactionId, Vote,
 };
-use perdura_transactions::{Live, Rescue, StoreClient, Transactions};
+use perdura_transactions::{Live, Resolution, StoreClient, Transactions};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -405,14 +405,14 @@ fn finish(arguments: &Finish) -> Result<ExitCode> {
             "no partition that answers knows of it: it is over and forgotten, or was never prepared",
         )?;
         let Some(force) = arguments.force else {
-            let rescue = store.transactions.rescue(&intent, store.deadline_ms()).await;
+            let ending = store.transactions.resolve(&intent, store.deadline_ms()).await;
             let answers = of_participants(store.show(transaction).await);
             print(transaction, &answers, false);
             let may_be_pending = |answer: &Result<PartitionReply, String>| {
                 matches!(answer, Ok(PartitionReply::Shown { committed: None, .. }) | Err(_))
             };
             ensure!(
-                rescue == Rescue::Ended || !answers.values().any(may_be_pending),
+                ending == Resolution::Ended || !answers.values().any(may_be_pending),
                 "it could not be ended: a partition that takes part does not answer, or has to have it pending for two seconds; try again. If \
                  a partition is gone for good, see --force"
             );

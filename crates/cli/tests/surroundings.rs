@@ -18,7 +18,7 @@ fn leads(cluster: &Cluster, id: usize) -> bool {
 fn who_hears_of_too_few_members_is_neither_ready_nor_a_leader() {
     let mut cluster = Cluster::init(&["--crash", "1"]);
     cluster.start(0);
-    let why = wait_for("a word of company", || why_not_ready(&cluster, 0));
+    let why = wait_for("a word of other members", || why_not_ready(&cluster, 0));
     assert!(why.contains("1 members are there with itself, and 2 are needed"), "{why}");
     assert!(
         why.contains("1 (not heard of since the start), 2 (not heard of since the start)"),
@@ -82,7 +82,7 @@ fn a_replacement_that_would_end_the_group_is_refused() {
     let replaced = reinit(&cluster, &["--id", "2", "--timeout", "60s"]).ok();
     assert!(replaced.contains("replica 2 is in incarnation 1"), "{replaced}");
     // One after the other, before the first is back.
-    let early = wait_for("company", || {
+    let early = wait_for("other members", || {
         let ran = reinit(&cluster, &["--id", "1", "--timeout", "1s"]);
         (!ran.error.contains("replica 0")).then_some(ran)
     });
@@ -90,7 +90,7 @@ fn a_replacement_that_would_end_the_group_is_refused() {
     cluster.start(2);
     cluster.wait_until_active();
     // All are there: one that runs is replaced only by who says that it is meant.
-    let unsure = wait_for("company", || {
+    let unsure = wait_for("other members", || {
         let ran = reinit(&cluster, &["--id", "1", "--timeout", "1s"]);
         (!ran.error.contains("mend replica")).then_some(ran)
     });

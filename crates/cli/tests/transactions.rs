@@ -423,7 +423,7 @@ pub async fn move_money(store: StoreClient, keys: Vec<String>, times: u32, seed:
             Ok(Outcome::Committed(_) | Outcome::ResultsGone) => moved += 1,
             Ok(Outcome::Failed { .. }) => {}
             Err(error) => {
-                assert!(!matches!(error, TransactionError::Nonsense), "{error}");
+                assert!(!matches!(error, TransactionError::UnexpectedReply), "{error}");
                 unknown += u32::from(!error.is_refusal());
             }
         }

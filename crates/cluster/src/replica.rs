@@ -7,7 +7,7 @@ use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{PartitionId, ReplicaId, ServiceName};
 use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
 use perdura_store::Store;
-use perdura_store::partition::Place;
+use perdura_store::partition::StorePartition;
 use perdura_tuples::TupleSpaces;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -143,9 +143,9 @@ impl Replica {
 }
 
 /// Which partition a group of a partitioned store has.
-fn place(parameters: &Parameters) -> Option<Place> {
+fn place(parameters: &Parameters) -> Option<StorePartition> {
     let (map, partition) = (parameters.map.clone()?, parameters.partition()?);
-    Some(Place { map, partition, max_skew_ms: parameters.max_skew_ms })
+    Some(StorePartition { map, partition, max_skew_ms: parameters.max_skew_ms })
 }
 
 /// Runs a replica with a service of this program. Where there are several partitions, its parameters have the map, and which partition

@@ -3,7 +3,7 @@
 
 use crate::config::{Cluster, PartitionedCluster, ServerFile};
 use perdura_protocol::{PartitionId, SecretKey};
-use perdura_transactions::{ConnectError, Live, Resolver as Looks, Transactions, Turn};
+use perdura_transactions::{ConnectError, Live, Resolver, Transactions, Turn};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ const LOOK: Duration = Duration::from_millis(500);
 const READ: Duration = Duration::from_secs(2);
 
 /// A thread that ends what clients left, until this is dropped.
-pub(crate) struct Resolver {
+pub(crate) struct ResolverThread {
     stop: Arc<AtomicBool>,
 }
 
-impl Drop for Resolver {
+impl Drop for ResolverThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
-impl Resolver {
+impl ResolverThread {
     /// Begins to look after the partitions that this server has members of. One that cannot begin says so in the log: the others do its work.
-    pub(crate) fn start(file: &ServerFile, cluster: &PartitionedCluster) -> Resolver {
+    pub(crate) fn start(file: &ServerFile, cluster: &PartitionedCluster) -> ResolverThread {
         let stop = Arc::new(AtomicBool::new(false));
         let Some(key) = file.resolver.clone() else {
             tracing::warn!(
                 "this server has no resolver_key: transactions that clients leave are ended by other servers"
             );
-            return Resolver { stop };
+            return ResolverThread { stop };
         };
         let work = Work {
             key,
@@ -55,7 +55,7 @@ impl Resolver {
         if let Err(error) = begin() {
             warn(&error);
         }
-        Resolver { stop }
+        ResolverThread { stop }
     }
 }
 
@@ -89,7 +89,7 @@ impl Work {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Looks until it is to stop, or the cluster's file has other members.
+    /// Resolver until it is to stop, or the cluster's file has other members.
     async fn look_on(&mut self) -> Result<(), ConnectError> {
         let partitions = (0..self.cluster.partitions.len() as u16).map(PartitionId);
         let groups: Vec<Cluster> =
@@ -99,7 +99,7 @@ impl Work {
         let transactions = Transactions::over(live);
         let own: Vec<(PartitionId, Turn)> =
             self.own.iter().map(|partition| (*partition, self.turn(*partition))).collect();
-        let mut resolver = Looks::new(transactions.clone(), own);
+        let mut resolver = Resolver::new(transactions.clone(), own);
         let mut read = Instant::now();
         while !self.stops() {
             let looked = resolver.look().await;

@@ -3,7 +3,7 @@
 use crate::config::{Cluster, PartitionedCluster, ReadError, ServerFile};
 use crate::connect::warn_of_exposed;
 use crate::replica::{check_data, replica_config, run};
-use crate::resolver::Resolver;
+use crate::resolver::ResolverThread;
 use crate::service::ServiceKind;
 use perdura_protocol::PartitionId;
 use perdura_replica::runtime::{self, LogDevice, ReplicaConfig, RunError, ServerShutdown, Work};
@@ -118,7 +118,7 @@ impl Listening {
             (member.partition, work)
         });
         let members = members.collect();
-        let resolver = Resolver::start(&server.file, &server.cluster);
+        let resolver = ResolverThread::start(&server.file, &server.cluster);
         let failures = runtime.run(members).map_err(|source| ServerError::Start { id, source });
         drop(resolver);
         let failures = failures?;

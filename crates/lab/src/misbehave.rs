@@ -17,7 +17,7 @@ use perdura_replica::node::{self, Boot, Found, Interceptor, Now};
 use perdura_replica::runtime::{self, ReplicaConfig};
 use perdura_simulator::STATEMENTS;
 use perdura_store::Store;
-use perdura_store::partition::Place;
+use perdura_store::partition::StorePartition;
 use perdura_tuples::TupleSpaces;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn store(parameters: &Parameters) -> impl Fn() -> Store + Send + Sync + 'static {
     let (limit, max_skew_ms) = (parameters.state_limit_bytes, parameters.max_skew_ms);
     let place = parameters.map.clone().zip(parameters.partition());
-    let place = place.map(|(map, partition)| Place { map, partition, max_skew_ms });
+    let place = place.map(|(map, partition)| StorePartition { map, partition, max_skew_ms });
     move || match &place {
         None => Store::new(limit),
         Some(place) => Store::partitioned(limit, place.clone()),
@@ -121,7 +121,7 @@ fn twin<S: Service>(
         make_service: Box::new(any_service(make_service)),
         found: Found::default(),
         backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
-        place: Some(node::Place::Inline),
+        place: Some(node::ExecutionMode::Inline),
         state_transfer: Default::default(),
     };
     let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };

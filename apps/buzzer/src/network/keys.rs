@@ -42,7 +42,7 @@ const NEWEST: &str = "!n/";
 
 /// The kinds of keys that a user has any number of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum KeyKind {
     /// Who follows a user.
     Followers,
     /// Whom a user follows.
@@ -55,16 +55,16 @@ pub enum Kind {
     Sessions,
 }
 
-impl Kind {
+impl KeyKind {
     /// What stands for it in a key.
     #[must_use]
     pub fn letter(self) -> char {
         match self {
-            Kind::Followers => 'b',
-            Kind::Friends => 'f',
-            Kind::Posts => 'p',
-            Kind::Answers => 'r',
-            Kind::Sessions => 's',
+            KeyKind::Followers => 'b',
+            KeyKind::Friends => 'f',
+            KeyKind::Posts => 'p',
+            KeyKind::Answers => 'r',
+            KeyKind::Sessions => 's',
         }
     }
 }
@@ -123,7 +123,7 @@ pub(super) fn answer(to: &PostId, answer: &PostId) -> Bytes {
 }
 
 fn answers_begin(to: &PostId) -> String {
-    format!("{}/{}/", Kind::Answers.letter(), to.key.inverted())
+    format!("{}/{}/", KeyKind::Answers.letter(), to.key.inverted())
 }
 
 /// What answers a post.
@@ -160,7 +160,7 @@ pub(super) fn deletion(name: &Name) -> Bytes {
 }
 
 /// All keys of a kind of a user.
-pub(super) fn all(name: &Name, kind: Kind) -> Range {
+pub(super) fn all(name: &Name, kind: KeyKind) -> Range {
     Range::prefix(of(name, &format!("{}/", kind.letter())))
 }
 

@@ -27,7 +27,7 @@ pub use name::{
     Text,
 };
 pub use origin::Origin;
-pub use passwords::{HashError, Passwords, Place};
+pub use passwords::{HashError, HashingPermit, Passwords};
 pub use perdura::{OpenError, Perdura, Settings};
 pub use post::{NewPost, Post, PostId, PostKey, Shown};
 pub use session::{Changed, Proof, SESSIONS_OF_AN_ACCOUNT, Session, SessionKey, Sessions};

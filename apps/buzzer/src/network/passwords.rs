@@ -24,7 +24,7 @@ pub enum HashError {
 }
 
 /// A place among those that wait; it is had until the password is hashed, also where nobody waits for that any more.
-pub struct Place {
+pub struct HashingPermit {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -60,15 +60,15 @@ impl Passwords {
     ///
     /// # Errors
     /// [`HashError::Busy`].
-    pub fn place(&self) -> Result<Place, HashError> {
+    pub fn place(&self) -> Result<HashingPermit, HashError> {
         let place = Arc::clone(&self.waiting).try_acquire_owned();
-        place.map(|permit| Place { _permit: permit }).map_err(|_| HashError::Busy)
+        place.map(|permit| HashingPermit { _permit: permit }).map_err(|_| HashError::Busy)
     }
 
     /// In its turn, on a thread that may be kept.
     async fn in_turn<T: Send + 'static>(
         &self,
-        place: Place,
+        place: HashingPermit,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, HashError> {
         let running = Arc::clone(&self.running).acquire_owned().await;
@@ -87,7 +87,11 @@ impl Passwords {
     ///
     /// # Errors
     /// [`HashError`].
-    pub async fn hash(&self, place: Place, password: &Password) -> Result<String, HashError> {
+    pub async fn hash(
+        &self,
+        place: HashingPermit,
+        password: &Password,
+    ) -> Result<String, HashError> {
         let password = password.clone();
         self.in_turn(place, move || hash_now(password.as_bytes())).await
     }
@@ -98,7 +102,7 @@ impl Passwords {
     /// [`HashError`].
     pub async fn fits(
         &self,
-        place: Place,
+        place: HashingPermit,
         password: &Password,
         hash: Option<&str>,
     ) -> Result<bool, HashError> {
@@ -156,7 +160,7 @@ mod tests {
         task.abort();
         assert!(task.await.is_err());
         assert_eq!(passwords.running.available_permits(), AT_A_TIME - 1);
-        let places: Vec<Place> = std::iter::from_fn(|| passwords.place().ok()).collect();
+        let places: Vec<HashingPermit> = std::iter::from_fn(|| passwords.place().ok()).collect();
         assert_eq!(places.len(), WAITING - 1);
         drop((places, release));
         while passwords.running.available_permits() < AT_A_TIME {

@@ -1,8 +1,8 @@
 //! Making an account, logging in and out, changing the password, and deleting the account.
 
 use super::Shared;
+use super::error_page::{ErrorPage, Fields, Params, with_pause};
 use super::pages::{Again, DoorPage, SettingsPage, WelcomePage, html};
-use super::trouble::{Fields, Params, Trouble, with_pause};
 use super::visitor::{self, Viewer, check_form_token, form_token};
 use crate::network::{
     Changed, CreateError, Failure, InputError, LoginError, Name, Password, Pause, Proof,
@@ -127,7 +127,7 @@ async fn door(
     session: &Session,
     cookies: &Cookies,
     is_new: bool,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     if matches!(visitor::find(session).await, Ok(Some(_))) {
         return Ok(Redirect::to("/").into_response());
     }
@@ -140,7 +140,7 @@ pub(super) async fn signup_page(
     State(app): State<Shared>,
     session: Session,
     cookies: Cookies,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     door(&app, &session, &cookies, true).await
 }
 
@@ -148,7 +148,7 @@ pub(super) async fn login_page(
     State(app): State<Shared>,
     session: Session,
     cookies: Cookies,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     door(&app, &session, &cookies, false).await
 }
 
@@ -159,7 +159,7 @@ pub(super) async fn sign_up(
     session: Session,
     cookies: Cookies,
     Fields(form): Fields<DoorForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     check_form_token(&app, &cookies, &form.csrf)?;
     let create = async {
         let (name, password) = (Name::new(&form.name)?, Password::new(&*form.password)?);
@@ -178,7 +178,7 @@ pub(super) async fn log_in(
     session: Session,
     cookies: Cookies,
     Fields(form): Fields<DoorForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     check_form_token(&app, &cookies, &form.csrf)?;
     let check = async {
         app.count_login(peer, &headers).map_err(Shut::too_often)?;
@@ -199,7 +199,7 @@ async fn enter(
     let_in: Result<(Name, Proof), Shut>,
     is_new: bool,
     form: DoorForm,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     match let_in {
         Ok((name, proof)) => {
             visitor::log_in_after(session, &name, &proof).await?;
@@ -212,7 +212,7 @@ async fn enter(
 pub(super) async fn log_out(
     session: Session,
     Fields(form): Fields<TokenForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let again = || Again {
         action: "/logout".to_owned(),
         fields: vec![("csrf", form.csrf.clone())],
@@ -226,13 +226,13 @@ pub(super) async fn log_out(
         }
         Ok(Redirect::to("/").into_response())
     };
-    out.await.map_err(|trouble: Trouble| trouble.again(again()))
+    out.await.map_err(|trouble: ErrorPage| trouble.again(again()))
 }
 
 pub(super) async fn settings_page(
     session: Session,
     Params(done): Params<Done>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let viewer = visitor::required(&session).await?;
     let note = match done.password.as_str() {
         "changed" => Some("Your password was changed, and your other sessions are over."),
@@ -269,7 +269,7 @@ pub(super) async fn change_password(
     headers: HeaderMap,
     session: Session,
     Fields(form): Fields<NewPasswordForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let viewer = visitor::required(&session).await?;
     viewer.check(&form.csrf)?;
     let change = async {
@@ -309,7 +309,7 @@ pub(super) async fn delete(
     headers: HeaderMap,
     session: Session,
     Fields(form): Fields<PasswordForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let viewer = visitor::required(&session).await?;
     viewer.check(&form.csrf)?;
     let delete = async {

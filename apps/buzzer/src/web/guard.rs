@@ -1,8 +1,8 @@
 //! What holds for all requests, whatever they ask for.
 
 use super::Shared;
+use super::error_page::ErrorPage;
 use super::metrics::Came;
-use super::trouble::Trouble;
 use super::visitor::{NoSession, is_ours};
 use crate::api::ApiError;
 use crate::places::NoPlace;
@@ -78,7 +78,7 @@ fn said(is_api: bool, status: StatusCode, code: &'static str, title: &str, text:
     if is_api {
         ApiError::new(status, code, text).into_response()
     } else {
-        Trouble::new(status, title, text).into_response()
+        ErrorPage::new(status, title, text).into_response()
     }
 }
 
@@ -178,7 +178,7 @@ pub(super) async fn only_ours(request: Request, next: Next) -> Response {
         return if is_api {
             ApiError::foreign().into_response()
         } else {
-            Trouble::foreign_form().into_response()
+            ErrorPage::foreign_form().into_response()
         };
     }
     let mut response = next.run(request).await;
@@ -191,7 +191,7 @@ pub(super) async fn only_ours(request: Request, next: Next) -> Response {
     if is_api {
         ApiError::from(NoSession).into_response()
     } else {
-        Trouble::from(NoSession).into_response()
+        ErrorPage::from(NoSession).into_response()
     }
 }
 

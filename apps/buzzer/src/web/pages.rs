@@ -124,7 +124,7 @@ pub(crate) struct Again {
 /// Something went wrong.
 #[derive(Debug, Template)]
 #[template(path = "trouble.html")]
-pub(crate) struct TroublePage {
+pub(crate) struct ErrorText {
     pub(crate) status: StatusCode,
     pub(crate) title: String,
     pub(crate) text: String,
@@ -135,7 +135,7 @@ pub(crate) struct TroublePage {
     pub(crate) pause: Option<Duration>,
 }
 
-impl TroublePage {
+impl ErrorText {
     fn viewer(&self) -> Option<&Viewer> {
         None
     }

@@ -1,11 +1,11 @@
 //! Timelines, posts, and the form of a post.
 
 use super::compose::{Compose, KeyError, PostForm, check_key, new_key};
+use super::error_page::{ErrorPage, Fields, InPath, Params};
 use super::pages::{
     Again, Card, ComposePage, NewestPage, PostPage, TimelinePage, WelcomePage, answers, cards,
     compose_for, html,
 };
-use super::trouble::{Fields, InPath, Params, Trouble};
 use super::visitor::{self, Viewer, now_ms};
 use super::{ON_A_PAGE, Shared};
 use crate::network::{Failure, Name, NewPost, PostError, PostId, PostKey, Text};
@@ -34,8 +34,8 @@ pub(super) struct KeyFor {
     answers: String,
 }
 
-pub(super) fn no_page() -> Trouble {
-    Trouble::new(
+pub(super) fn no_page() -> ErrorPage {
+    ErrorPage::new(
         StatusCode::BAD_REQUEST,
         "No such page",
         "This address is of no page. Begin with the first one.",
@@ -44,19 +44,19 @@ pub(super) fn no_page() -> Trouble {
 
 impl Begin {
     /// Behind which post of several authors', if that is said.
-    fn after(self) -> Result<Option<PostId>, Trouble> {
+    fn after(self) -> Result<Option<PostId>, ErrorPage> {
         self.after.map(|text| text.parse::<PostId>()).transpose().map_err(|_| no_page())
     }
 }
 
 /// The post with this address.
-fn post_id(name: &str, key: &str) -> Result<PostId, Trouble> {
+fn post_id(name: &str, key: &str) -> Result<PostId, ErrorPage> {
     let found = || Some(PostId { author: Name::new(name).ok()?, key: key.parse().ok()? });
     found().ok_or_else(no_post)
 }
 
-fn no_post() -> Trouble {
-    Trouble::not_found("There is no such post, or it was deleted.")
+fn no_post() -> ErrorPage {
+    ErrorPage::not_found("There is no such post, or it was deleted.")
 }
 
 pub(super) async fn to_first_page() -> Redirect {
@@ -68,7 +68,7 @@ pub(super) async fn timeline(
     State(app): State<Shared>,
     session: Session,
     Params(from): Params<Begin>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let Some(logged_in) = visitor::find(&session).await? else {
         return Ok(html(StatusCode::OK, &WelcomePage { note: None }));
     };
@@ -86,7 +86,7 @@ pub(super) async fn newest(
     State(app): State<Shared>,
     session: Session,
     Params(from): Params<Begin>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let looking = visitor::find(&session).await?;
     let after = from.after()?;
     let page = app.network.newest(after.as_ref(), ON_A_PAGE).await?;
@@ -99,7 +99,7 @@ pub(super) async fn newest(
 pub(super) async fn key(
     session: Session,
     Params(for_what): Params<KeyFor>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     visitor::required(&session).await?;
     let answers = for_what.answers.parse::<PostId>().ok();
     Ok(new_key(answers.as_ref())?.to_string().into_response())
@@ -124,10 +124,10 @@ pub(super) async fn post(
     State(app): State<Shared>,
     session: Session,
     Fields(form): Fields<PostForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let posted = async {
         let Some(viewer) = visitor::find(&session).await? else {
-            return Err(Trouble::logged_out(again(&form)));
+            return Err(ErrorPage::logged_out(again(&form)));
         };
         if viewer.check(&form.csrf).is_err() {
             let problem = "You have logged in or out since this form was made, so it was not posted. Send it again if it is to be yours.";
@@ -144,13 +144,13 @@ fn wrong(
     form: &PostForm,
     status: StatusCode,
     problem: String,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let answers = form.answers.parse::<PostId>().ok();
     let compose = Compose::new(&viewer.csrf, answers.as_ref())?.with(&form.text, problem);
     Ok(html(status, &ComposePage { logged_in: viewer, compose: Some(compose) }))
 }
 
-async fn post_as(app: &Shared, viewer: Viewer, form: &PostForm) -> Result<Response, Trouble> {
+async fn post_as(app: &Shared, viewer: Viewer, form: &PostForm) -> Result<Response, ErrorPage> {
     let text = match Text::new(&form.text) {
         Ok(text) => text,
         Err(error) => {
@@ -159,9 +159,9 @@ async fn post_as(app: &Shared, viewer: Viewer, form: &PostForm) -> Result<Respon
     };
     let answers = match &*form.answers {
         "" => None,
-        answers => Some(answers.parse::<PostId>().map_err(|_| Trouble::foreign_form())?),
+        answers => Some(answers.parse::<PostId>().map_err(|_| ErrorPage::foreign_form())?),
     };
-    let key: PostKey = form.key.parse().map_err(|_| Trouble::foreign_form())?;
+    let key: PostKey = form.key.parse().map_err(|_| ErrorPage::foreign_form())?;
     let to = match &answers {
         Some(_) => format!("/u/{}/{key}", viewer.name),
         None => "/".to_owned(),
@@ -200,7 +200,7 @@ async fn stale(
     (key, text): (PostKey, &Text),
     to: &str,
     error: KeyError,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let id = PostId { author: viewer.name.clone(), key };
     if app.network.read_post(&id).await?.is_some_and(|shown| shown.post.text == text.as_str()) {
         return Ok(Redirect::to(to).into_response());
@@ -222,7 +222,7 @@ pub(super) async fn one(
     session: Session,
     InPath((name, key)): InPath<(String, String)>,
     Params(from): Params<Begin>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let looking = visitor::find(&session).await?;
     let id = post_id(&name, &key)?;
     let after = from.after()?;
@@ -241,7 +241,7 @@ pub(super) async fn delete(
     session: Session,
     InPath((name, key)): InPath<(String, String)>,
     Fields(form): Fields<DeleteForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let id = post_id(&name, &key)?;
     let again = Again {
         action: format!("/u/{}/{}/delete", id.author, id.key),
@@ -254,7 +254,7 @@ pub(super) async fn delete(
         viewer.check(&form.csrf)?;
         if viewer.name != id.author {
             let text = "Only its author can delete a post.";
-            return Err(Trouble::new(StatusCode::FORBIDDEN, "Not yours", text));
+            return Err(ErrorPage::new(StatusCode::FORBIDDEN, "Not yours", text));
         }
         app.writes.count(&viewer.name)?;
         let deleted: Result<bool, Failure> = app.network.delete_post(&id).await;

@@ -1,8 +1,8 @@
 //! Accounts as others see them, and following them.
 
+use super::error_page::{ErrorPage, Fields, InPath, Params};
 use super::pages::{Again, ApiPage, NamesPage, ProfilePage, Relation, cards, html};
 use super::posts::{Begin, no_page};
-use super::trouble::{Fields, InPath, Params, Trouble};
 use super::visitor;
 use super::{ON_A_PAGE, Shared};
 use crate::network::{FollowError, Name, PostKey};
@@ -28,27 +28,27 @@ pub(super) struct EdgeForm {
     csrf: String,
 }
 
-fn nobody() -> Trouble {
-    Trouble::not_found("There is no account of this name.")
+fn nobody() -> ErrorPage {
+    ErrorPage::not_found("There is no account of this name.")
 }
 
-pub(super) async fn not_found() -> Trouble {
-    Trouble::not_found("There is no such page.")
+pub(super) async fn not_found() -> ErrorPage {
+    ErrorPage::not_found("There is no such page.")
 }
 
 /// What only takes a form was asked for as a page.
-pub(super) async fn no_method() -> Trouble {
+pub(super) async fn no_method() -> ErrorPage {
     let text = "This address takes a form, and is no page. Begin with the first one.";
-    Trouble::new(StatusCode::METHOD_NOT_ALLOWED, "No such page", text)
+    ErrorPage::new(StatusCode::METHOD_NOT_ALLOWED, "No such page", text)
 }
 
-pub(super) async fn find(Params(form): Params<FindForm>) -> Result<Redirect, Trouble> {
+pub(super) async fn find(Params(form): Params<FindForm>) -> Result<Redirect, ErrorPage> {
     let name = form.name.trim().trim_start_matches('@');
     let name = Name::new(name).map_err(|_| nobody())?;
     Ok(Redirect::to(&format!("/u/{name}")))
 }
 
-pub(super) async fn api_page(session: Session) -> Result<Response, Trouble> {
+pub(super) async fn api_page(session: Session) -> Result<Response, ErrorPage> {
     let looking = visitor::find(&session).await?;
     Ok(html(StatusCode::OK, &ApiPage { looking }))
 }
@@ -59,7 +59,7 @@ pub(super) async fn profile(
     session: Session,
     InPath(name): InPath<String>,
     Params(from): Params<Begin>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let looking = visitor::find(&session).await?;
     let name = Name::new(&name).map_err(|_| nobody())?;
     let after = from.after.map(|text| text.parse::<PostKey>()).transpose();
@@ -82,7 +82,7 @@ async fn names(
     name: &str,
     from: Begin,
     are_followers: bool,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let looking = visitor::find(&session).await?;
     let of = Name::new(name).map_err(|_| nobody())?;
     let after = from.after.map(|text| Name::new(&text)).transpose().map_err(|_| no_page())?;
@@ -100,7 +100,7 @@ pub(super) async fn followers(
     session: Session,
     InPath(name): InPath<String>,
     Params(from): Params<Begin>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     names(app, session, &name, from, true).await
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn friends(
     session: Session,
     InPath(name): InPath<String>,
     Params(from): Params<Begin>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     names(app, session, &name, from, false).await
 }
 
@@ -120,7 +120,7 @@ async fn edge(
     name: &str,
     form: EdgeForm,
     wanted: bool,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     let whom = Name::new(name).map_err(|_| nobody())?;
     let again = Again {
         action: format!("/u/{whom}/{}", if wanted { "follow" } else { "unfollow" }),
@@ -139,22 +139,22 @@ async fn edge(
         }
         Ok(Redirect::to(&format!("/u/{whom}")).into_response())
     };
-    done.await.map_err(|trouble: Trouble| trouble.again(again))
+    done.await.map_err(|trouble: ErrorPage| trouble.again(again))
 }
 
-fn not_followed(error: FollowError) -> Trouble {
+fn not_followed(error: FollowError) -> ErrorPage {
     match error {
         FollowError::Failed(failure) => failure.into(),
         FollowError::Nobody => nobody(),
         FollowError::AtOnce => {
             let (status, text) = (StatusCode::TOO_MANY_REQUESTS, error.to_string());
-            Trouble::later(status, "Not followed", &text, Duration::ZERO)
+            ErrorPage::later(status, "Not followed", &text, Duration::ZERO)
         }
         FollowError::Busy => {
             let (status, text) = (StatusCode::SERVICE_UNAVAILABLE, error.to_string());
-            Trouble::later(status, "Not followed", &text, Duration::ZERO)
+            ErrorPage::later(status, "Not followed", &text, Duration::ZERO)
         }
-        error => Trouble::new(StatusCode::CONFLICT, "Not followed", &error.to_string()),
+        error => ErrorPage::new(StatusCode::CONFLICT, "Not followed", &error.to_string()),
     }
 }
 
@@ -163,7 +163,7 @@ pub(super) async fn follow(
     session: Session,
     InPath(name): InPath<String>,
     Fields(form): Fields<EdgeForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     edge(app, session, &name, form, true).await
 }
 
@@ -172,7 +172,7 @@ pub(super) async fn unfollow(
     session: Session,
     InPath(name): InPath<String>,
     Fields(form): Fields<EdgeForm>,
-) -> Result<Response, Trouble> {
+) -> Result<Response, ErrorPage> {
     edge(app, session, &name, form, false).await
 }
 
@@ -194,7 +194,7 @@ mod tests {
     fn what_was_too_much_is_told_as_it_is_and_can_be_tried_again() {
         for (error, status) in [(FollowError::AtOnce, 429), (FollowError::Busy, 503)] {
             let told = not_followed(error).again(again());
-            let Trouble::Page(page) = &told else { panic!("{told:?}") };
+            let ErrorPage::Page(page) = &told else { panic!("{told:?}") };
             assert!(page.again.is_some() && !page.text.contains("store"), "{}", page.text);
             let response = told.into_response();
             assert_eq!(response.status().as_u16(), status);

@@ -4,8 +4,8 @@
 //! can set or read, so that nothing is kept of them.
 
 use super::Shared;
+use super::error_page::ErrorPage;
 use super::sessions::{BEGUN, OWNER, PROOF, key_of};
-use super::trouble::Trouble;
 use crate::network::{Failure, Name, Origin, Proof};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
@@ -79,8 +79,8 @@ pub(crate) fn origin(session: &Session) -> Result<Origin, Failure> {
 }
 
 /// Who is logged in, for a page that is for nobody else.
-pub(crate) async fn required(session: &Session) -> Result<Viewer, Trouble> {
-    find(session).await?.ok_or_else(Trouble::not_logged_in)
+pub(crate) async fn required(session: &Session) -> Result<Viewer, ErrorPage> {
+    find(session).await?.ok_or_else(ErrorPage::not_logged_in)
 }
 
 /// From now on somebody is logged in, under another session than before. It is kept only while his account is that of the proof.
@@ -133,8 +133,8 @@ fn equal(one: &str, other: &str) -> bool {
 
 impl Viewer {
     /// That a form of his is one of ours.
-    pub(crate) fn check(&self, csrf: &str) -> Result<(), Trouble> {
-        if equal(&self.csrf, csrf) { Ok(()) } else { Err(Trouble::foreign_form()) }
+    pub(crate) fn check(&self, csrf: &str) -> Result<(), ErrorPage> {
+        if equal(&self.csrf, csrf) { Ok(()) } else { Err(ErrorPage::foreign_form()) }
     }
 }
 
@@ -152,10 +152,14 @@ pub(crate) fn form_token(app: &Shared, cookies: &Cookies) -> Result<String, Fail
 }
 
 /// That such a form is one of ours.
-pub(crate) fn check_form_token(app: &Shared, cookies: &Cookies, csrf: &str) -> Result<(), Trouble> {
+pub(crate) fn check_form_token(
+    app: &Shared,
+    cookies: &Cookies,
+    csrf: &str,
+) -> Result<(), ErrorPage> {
     match cookies.get(form_cookie(app.settings.insecure)) {
         Some(there) if there.value().len() == 32 && equal(there.value(), csrf) => Ok(()),
-        _ => Err(Trouble::foreign_form()),
+        _ => Err(ErrorPage::foreign_form()),
     }
 }
 

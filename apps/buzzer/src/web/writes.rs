@@ -1,8 +1,8 @@
 //! How much an account may write in an hour: posts, follows, and the ends of both. Counted in this process, and before the network is asked: what is sent again since its
 //! outcome is not known counts again.
 
+use super::error_page::ErrorPage;
 use super::tries::Tries;
-use super::trouble::Trouble;
 use crate::api::ApiError;
 use crate::network::{Name, Pause};
 use axum::http::StatusCode;
@@ -40,10 +40,10 @@ impl fmt::Display for TooMuch {
     }
 }
 
-impl From<TooMuch> for Trouble {
-    fn from(too_much: TooMuch) -> Trouble {
+impl From<TooMuch> for ErrorPage {
+    fn from(too_much: TooMuch) -> ErrorPage {
         let text = too_much.to_string();
-        Trouble::later(StatusCode::TOO_MANY_REQUESTS, "Too much in an hour", &text, too_much.0)
+        ErrorPage::later(StatusCode::TOO_MANY_REQUESTS, "Too much in an hour", &text, too_much.0)
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
         assert!(text(20).ends_with("in 20 seconds."), "{}", text(20));
         assert!(text(3_599).ends_with("in 60 minutes."), "{}", text(3_599));
         let too_much = || TooMuch(Duration::from_secs(90));
-        let page = Trouble::from(too_much()).into_response();
+        let page = ErrorPage::from(too_much()).into_response();
         for response in [page, ApiError::from(too_much()).into_response()] {
             assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
             assert_eq!(response.headers()[RETRY_AFTER], "91");

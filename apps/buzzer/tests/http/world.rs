@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Nothing that a test waits for takes this long on any machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Servers of a group; each partition has servers of its own.
 pub const OF_A_PARTITION: usize = 3;
@@ -15,7 +15,7 @@ pub const OF_A_PARTITION: usize = 3;
 /// Asks until there is an answer.
 #[track_caller]
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;

@@ -10,7 +10,7 @@ use crate::process::{self, Fault};
 use crate::status::{self, aligned};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use perdura_client::{Client, Options as CallOptions};
+use perdura_client::{Client, Options};
 use perdura_cluster::config::{Cluster, KeyFile};
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -54,7 +54,7 @@ now and then. A round in which another one led already at the signal says nothin
 
 /// How it is measured.
 #[derive(Args)]
-pub struct Options {
+pub struct FailoverOptions {
     #[command(flatten)]
     bounds: Bounds,
     /// What happens to the leader
@@ -132,7 +132,7 @@ struct Measured {
 }
 
 /// Runs the command.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &FailoverOptions) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
     let live = Live::new(own_program()?)?;
     let (guard, cluster, key) = live.start(&options.work, faults, Made::default())?;
@@ -195,7 +195,7 @@ fn table(rounds: &[Round]) -> String {
     aligned(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
 }
 
-fn json_of(options: &Options, u: usize, r: usize, measured: &Measured) -> Value {
+fn json_of(options: &FailoverOptions, u: usize, r: usize, measured: &Measured) -> Value {
     let (median, worst) = summary(&measured.rounds);
     let each = measured.rounds.iter().map(|round| {
         json!({
@@ -220,7 +220,7 @@ fn json_of(options: &Options, u: usize, r: usize, measured: &Measured) -> Value 
 }
 
 struct One<'a> {
-    options: &'a Options,
+    options: &'a FailoverOptions,
     guard: &'a Guard,
     cluster: &'a Cluster,
     key: &'a KeyFile,
@@ -248,7 +248,7 @@ impl One<'_> {
         let workload = Rc::new(Workload::new(options.keys, options.value_size as usize, 0)?);
         load::preload(std::slice::from_ref(&client), &workload, LOADING).await?;
         let done = Rc::new(Cell::new(false));
-        let call_options = CallOptions { timeout: options.timeout, reply_quorum: None };
+        let call_options = Options { timeout: options.timeout, reply_quorum: None };
         let mut callers = JoinSet::new();
         for _ in 0..options.clients {
             let (client, workload, done) = (client.clone(), workload.clone(), done.clone());
@@ -302,7 +302,7 @@ impl One<'_> {
         leader: Leader,
         client: &Client,
         workload: &Workload,
-        options: &CallOptions,
+        options: &Options,
     ) -> Result<Outcome> {
         let fault = match self.options.fault {
             What::Kill => Fault::Kill,
@@ -335,7 +335,7 @@ impl One<'_> {
     }
 
     /// What those replicas say that answer; they are asked from now on.
-    fn ask(&self) -> JoinHandle<Vec<status::Report>> {
+    fn ask(&self) -> JoinHandle<Vec<status::StatusReport>> {
         let cluster = self.cluster.clone();
         tokio::task::spawn_blocking(move || {
             status::ask_all(&cluster).into_iter().flatten().collect()
@@ -353,7 +353,7 @@ impl One<'_> {
                 looks = Looks::default();
             }
             let least = looks.near_from(reports.iter().map(|report| report.executed));
-            let there = |report: &status::Report| {
+            let there = |report: &status::StatusReport| {
                 report.state == "active" && least.is_some_and(|least| report.executed >= least)
             };
             let view = reports.iter().map(|report| report.view).max().unwrap_or_default();

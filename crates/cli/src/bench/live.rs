@@ -3,7 +3,7 @@
 //! children that outlive a `kill -9` of this process end by themselves.
 
 use crate::init::{Tuning, make, places};
-use crate::local::{Group, Kind, Start, replica_file};
+use crate::local::{ChildKind, Group, Start, replica_file};
 use crate::partitions::{self, New};
 use crate::process;
 use anyhow::{Context, Result};
@@ -70,9 +70,9 @@ pub struct Live {
 pub struct Guard(Live);
 
 /// Removes the directory that something else uses.
-struct Held<'a>(&'a Live);
+struct DirectoryGuard<'a>(&'a Live);
 
-impl Drop for Held<'_> {
+impl Drop for DirectoryGuard<'_> {
     fn drop(&mut self) {
         drop(self.0.lock_directory().take());
     }
@@ -118,7 +118,7 @@ impl Live {
         let mut held = self.lock_directory();
         let path = held.insert(directory(work)?).path().to_owned();
         drop(held);
-        let _removed = Held(self);
+        let _removed = DirectoryGuard(self);
         body(&path)
     }
 
@@ -165,7 +165,7 @@ impl Live {
         partitions::make(&dir, new)?;
         let (groups, key) = (load_groups(&dir)?, KeyFile::load(&dir.join(CLIENT_FILE))?);
         let start = Start { device, debug, profile };
-        let group = Group::start_all(Kind::Server, &self.program, &dir, places.len(), start)?;
+        let group = Group::start_all(ChildKind::Server, &self.program, &dir, places.len(), start)?;
         *running = Some(Running { group, _directory: directory });
         Ok((Guard(self.clone()), groups, key))
     }

@@ -22,7 +22,7 @@ use clap::{Args, Subcommand};
 use load::Demand;
 use perdura_client::Client;
 use perdura_cluster::ServiceKind;
-use report::Report;
+use report::BenchReport;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -68,10 +68,10 @@ enum Command {
     Txn(txn::Arguments),
     /// Kill the leader of a cluster of its own, again and again: how long clients wait
     #[command(after_help = failover::AFTER_HELP)]
-    Failover(failover::Options),
+    Failover(failover::FailoverOptions),
     /// What a write costs a cluster of its own, beside the sum of what it is made of on this machine
     #[command(after_help = floor::AFTER_HELP)]
-    Floor(floor::Options),
+    Floor(floor::FloorOptions),
 }
 
 /// What is asked of a cluster that runs.
@@ -238,7 +238,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         for client in &clients {
             client.close().await;
         }
-        anyhow::Ok(Report { measured, server, own, profile, local_replicas: pids.len() })
+        anyhow::Ok(BenchReport { measured, server, own, profile, local_replicas: pids.len() })
     }))?;
     report.print(operation, arguments, &cluster)?;
     if report.measured.stopped {

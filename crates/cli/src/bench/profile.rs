@@ -16,7 +16,7 @@ const THREADS: [(&str, &str); 5] = [
     ("keeper", "write and flush the log"),
     ("checkpointer", "write checkpoints"),
     ("digester", "digest states"),
-    ("courier", "serve replicas that were away"),
+    ("transfer", "serve replicas that were away"),
     ("reaper", "free states that are not held any more"),
 ];
 
@@ -67,7 +67,7 @@ pub fn expect_measuring(cluster: &Cluster) -> Result<()> {
     status::ask_all(cluster).iter().flatten().try_for_each(expect_stages)
 }
 
-fn expect_stages(report: &status::Report) -> Result<()> {
+fn expect_stages(report: &status::StatusReport) -> Result<()> {
     if report.stages.is_empty() {
         bail!(
             "replica {} does not measure what its time goes to: start all of them with `perdura replica \

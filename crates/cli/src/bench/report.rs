@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// What was measured.
-pub struct Report {
+pub struct BenchReport {
     /// By the callers.
     pub measured: Measured,
     /// CPU time of the replicas on this machine.
@@ -25,7 +25,7 @@ pub struct Report {
     pub local_replicas: usize,
 }
 
-impl Report {
+impl BenchReport {
     fn per_operation(&self, time: Option<Duration>) -> Option<f64> {
         let completed = self.measured.completed();
         let time = time.filter(|_| completed > 0)?;

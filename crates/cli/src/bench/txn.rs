@@ -18,7 +18,7 @@ use perdura_cluster::PartitionedCluster;
 use perdura_cluster::config::CLUSTER_FILE;
 use perdura_store::Transaction;
 use perdura_transactions::StoreClient;
-use report::Report;
+use report::TransactionReport;
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -127,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             tell!("perdura: some of the keys that were written are left: {error:#}");
         }
         client.close().await;
-        Report::of(&said?, servers)
+        TransactionReport::of(&said?, servers)
     })?;
     report.print(arguments, &cluster)?;
     Ok(if report.stopped {

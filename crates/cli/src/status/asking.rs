@@ -1,6 +1,6 @@
-//! Asks HTTP endpoints, all at once, and waits for none longer than [`PATIENCE`].
+//! Asks HTTP endpoints, all at once, and waits for none longer than [`TIMEOUT`].
 
-use super::report::Report;
+use super::report::StatusReport;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use perdura_cluster::config::Cluster;
 use perdura_cluster::create::is_of_one_machine;
@@ -11,13 +11,13 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// The answer is there after this time, whoever has answered by then.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Largest answer that is read.
 const ANSWER_BYTES: u64 = 1024 * 1024;
 
 /// What each replica says, by id.
-pub fn ask_all(cluster: &Cluster) -> Vec<Result<Report>> {
+pub fn ask_all(cluster: &Cluster) -> Vec<Result<StatusReport>> {
     let said = ask_each(cluster.replicas.iter().map(|entry| entry.http.clone()).collect(), ask);
     let all = said.into_iter().zip(&cluster.replicas);
     all.map(|(said, entry)| hinted(said, &entry.address, &entry.http)).collect()
@@ -28,7 +28,7 @@ pub(super) fn ask_each<T: Send + 'static>(
     addresses: Vec<String>,
     ask: fn(usize, &str, Instant) -> Result<T>,
 ) -> Vec<Result<T>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let (sender, answers) = mpsc::channel();
     let mut reports: Vec<Result<T>> =
         addresses.iter().map(|_| Err(anyhow::anyhow!("no answer in time"))).collect();
@@ -50,9 +50,9 @@ pub(super) fn ask_each<T: Send + 'static>(
     reports
 }
 
-fn ask(id: usize, address: &str, deadline: Instant) -> Result<Report> {
+fn ask(id: usize, address: &str, deadline: Instant) -> Result<StatusReport> {
     let body = get(address, "/status", deadline)?;
-    let report: Report = serde_json::from_str(&body).context("it gives no status")?;
+    let report: StatusReport = serde_json::from_str(&body).context("it gives no status")?;
     ensure!(
         usize::from(report.id) == id,
         "replica {} answers there; {}",

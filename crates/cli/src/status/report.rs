@@ -15,7 +15,7 @@ pub struct Point {
 
 /// What a replica says of itself; it may say more.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-pub struct Report {
+pub struct StatusReport {
     /// Which replica.
     pub id: u8,
     /// Its group, and its key there.
@@ -136,16 +136,16 @@ pub struct Spent {
 
 /// Under what a replica executes.
 #[derive(Serialize)]
-pub(super) struct Terms {
+pub(super) struct RulesInForce {
     rules_version: u16,
     service_version: u16,
     state_bytes: u64,
     state_limit_bytes: u64,
 }
 
-impl Terms {
-    fn of(report: &Report) -> Option<Terms> {
-        Some(Terms {
+impl RulesInForce {
+    fn of(report: &StatusReport) -> Option<RulesInForce> {
+        Some(RulesInForce {
             rules_version: report.rules_version?,
             service_version: report.service_version?,
             state_bytes: report.state_bytes?,
@@ -187,7 +187,7 @@ pub(super) struct Line {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Member>,
     #[serde(flatten)]
-    pub terms: Option<Terms>,
+    pub terms: Option<RulesInForce>,
     pub pid: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hanging: Vec<Hanging>,
@@ -208,7 +208,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Line {
-    pub fn new(id: u8, report: Result<Report>) -> Line {
+    pub fn new(id: u8, report: Result<StatusReport>) -> Line {
         let (report, error) = match report {
             Ok(report) => (Some(report), None),
             Err(error) => (None, Some(format!("{error:#}"))),
@@ -235,7 +235,7 @@ impl Line {
             why_not_ready: report.and_then(|report| report.why_not_ready.clone()),
             differing_states: report.and_then(|report| report.differing_states.clone()),
             members: report.map(|report| report.members.clone()).unwrap_or_default(),
-            terms: report.and_then(Terms::of),
+            terms: report.and_then(RulesInForce::of),
             pid: report.map(|report| report.pid),
             hanging: report.map(|report| report.hanging.clone()).unwrap_or_default(),
             key: report.and_then(|report| report.key.clone()),

@@ -1,7 +1,7 @@
 //! `perdura status` of a cluster of several partitions: asks each server once, and shows its members by partition.
 
 use super::asking::{ask_each, get, hinted, where_else};
-use super::report::{Line, Report};
+use super::report::{Line, StatusReport};
 use super::table::{aligned, footer, row};
 use super::{other_key, roll_call, same_group};
 use crate::health::{exit_code, summary};
@@ -123,14 +123,14 @@ fn lines(cluster: &PartitionedCluster, said: &[Result<Said>]) -> Vec<Vec<Line>> 
 }
 
 /// What the server says of its member of a partition.
-fn report(said: &Said, partition: PartitionId, id: u8) -> Result<Report> {
+fn report(said: &Said, partition: PartitionId, id: u8) -> Result<StatusReport> {
     let own = said.partitions.iter().find(|one| one["partition"] == partition.0);
     let own = own.with_context(|| format!("server {} has no member of it", said.server))?;
     if own.get("id").is_none() {
         let why = own["why_not_ready"].as_str().or(own["state"].as_str());
         return Err(anyhow!("{}", why.unwrap_or("it gives no status")));
     }
-    let report: Report = serde_json::from_value(own.clone()).context("it gives no status")?;
+    let report: StatusReport = serde_json::from_value(own.clone()).context("it gives no status")?;
     ensure!(
         report.id == id,
         "it is replica {} on server {}; take the newer of cluster.toml and server.toml",

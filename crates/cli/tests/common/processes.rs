@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Nothing that a test waits for takes this long on any machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What became of a run of the program.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
 
 /// Asks until there is an answer; none if there is none for as long as anything may take.
 pub fn wait_within_patience<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return Some(answer);

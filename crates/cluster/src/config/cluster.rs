@@ -163,7 +163,7 @@ impl Cluster {
     /// Reads and checks the file at `path`.
     pub fn load(path: &Path) -> Result<Cluster> {
         let advice = "`perdura init DIR` makes a cluster's files";
-        Cluster::parse(path, &files::read(path, files::Kind::Cluster, advice)?)
+        Cluster::parse(path, &files::read(path, files::FileKind::Cluster, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.
@@ -179,7 +179,7 @@ impl Cluster {
                 "{file}: format is {format}, and this program reads 1 to {PARTITIONED_FORMAT}; use the program that wrote it"
             );
         }
-        let raw: Raw = files::parse_as(path, text, files::Kind::Cluster)?;
+        let raw: Raw = files::parse_as(path, text, files::FileKind::Cluster)?;
         let parameters = parameters(&raw, &file)?;
         let replicas = replicas(raw.replica, parameters.faults, &file)?;
         Ok(Cluster {

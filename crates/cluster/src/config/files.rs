@@ -48,7 +48,7 @@ impl fmt::Display for Exposed {
 
 /// The files of a cluster, each of which may be given where another one is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum FileKind {
     /// `cluster.toml`.
     Cluster,
     /// A replica's own.
@@ -59,18 +59,18 @@ pub enum Kind {
     Key,
 }
 
-impl Kind {
+impl FileKind {
     /// Which it is, by the fields that only one has; none if it looks like none of them.
-    fn of(text: &str) -> Option<Kind> {
+    fn of(text: &str) -> Option<FileKind> {
         let table: toml::Table = toml::from_str(text).ok()?;
         let has = |field: &str| table.contains_key(field);
         match () {
             () if has("administrator") && (has("replica") || has("partition")) => {
-                Some(Kind::Cluster)
+                Some(FileKind::Cluster)
             }
-            () if has("member") => Some(Kind::Server),
-            () if has("secret_key") && has("data") => Some(Kind::Replica),
-            () if has("secret_key") && has("name") => Some(Kind::Key),
+            () if has("member") => Some(FileKind::Server),
+            () if has("secret_key") && has("data") => Some(FileKind::Replica),
+            () if has("secret_key") && has("name") => Some(FileKind::Key),
             () => None,
         }
     }
@@ -78,20 +78,20 @@ impl Kind {
     /// What it is.
     fn name(self) -> &'static str {
         match self {
-            Kind::Cluster => "the file of a cluster",
-            Kind::Replica => "a replica's own file",
-            Kind::Server => "a server's own file",
-            Kind::Key => "a key's file",
+            FileKind::Cluster => "the file of a cluster",
+            FileKind::Replica => "a replica's own file",
+            FileKind::Server => "a server's own file",
+            FileKind::Key => "a key's file",
         }
     }
 
     /// How such a one is called, as a rule.
     fn file_name(self) -> &'static str {
         match self {
-            Kind::Cluster => CLUSTER_FILE,
-            Kind::Replica => REPLICA_FILE,
-            Kind::Server => SERVER_FILE,
-            Kind::Key => CLIENT_FILE,
+            FileKind::Cluster => CLUSTER_FILE,
+            FileKind::Replica => REPLICA_FILE,
+            FileKind::Server => SERVER_FILE,
+            FileKind::Key => CLIENT_FILE,
         }
     }
 
@@ -100,7 +100,7 @@ impl Kind {
         let name = self.file_name();
         let below = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path().join(name));
         let is_own =
-            |path: &PathBuf| matches!(self, Kind::Replica | Kind::Server) && path.is_file();
+            |path: &PathBuf| matches!(self, FileKind::Replica | FileKind::Server) && path.is_file();
         let own = directory.join(name);
         if own.is_file() { Some(own) } else { below.filter(is_own).min() }
     }
@@ -108,16 +108,16 @@ impl Kind {
     /// What takes such a one.
     fn goes_to(self) -> &'static str {
         match self {
-            Kind::Cluster => "commands take its directory, with --cluster",
-            Kind::Replica => "`perdura replica --config FILE` runs it",
-            Kind::Server => "`perdura server --config FILE` runs it",
-            Kind::Key => "commands take it with --client",
+            FileKind::Cluster => "commands take its directory, with --cluster",
+            FileKind::Replica => "`perdura replica --config FILE` runs it",
+            FileKind::Server => "`perdura server --config FILE` runs it",
+            FileKind::Key => "commands take it with --client",
         }
     }
 }
 
 /// The text of the file at `path`, which is to be of that kind; `advice` says what to do when it is missing.
-pub fn read(path: &Path, wanted: Kind, advice: &'static str) -> Result<String> {
+pub fn read(path: &Path, wanted: FileKind, advice: &'static str) -> Result<String> {
     let file = path.display().to_string();
     match fs::read_to_string(path) {
         Ok(text) => Ok(text),
@@ -162,8 +162,8 @@ fn above(path: &Path) -> Option<String> {
 }
 
 /// What `text` says, which stands in the file at `path` and is to be of that kind.
-pub fn parse_as<T: DeserializeOwned>(path: &Path, text: &str, wanted: Kind) -> Result<T> {
-    parse(path, text).map_err(|error| match Kind::of(text) {
+pub fn parse_as<T: DeserializeOwned>(path: &Path, text: &str, wanted: FileKind) -> Result<T> {
+    parse(path, text).map_err(|error| match FileKind::of(text) {
         Some(kind) if kind != wanted => ReadError::OtherKind {
             file: path.display().to_string(),
             is: kind.name(),
@@ -303,12 +303,12 @@ mod tests {
             ("secret_key = \"s\"\ndata = \"d\"", "`perdura replica --config FILE` runs it"),
             ("secret_key = \"s\"\nname = \"d\"", "commands take it with --client"),
         ] {
-            let other = if told.contains("cluster") { Kind::Key } else { Kind::Cluster };
+            let other = if told.contains("cluster") { FileKind::Key } else { FileKind::Cluster };
             assert!(said(text, other).contains(told), "{}", said(text, other));
         }
         // Of its own kind, or of none: what is wrong with it.
-        assert!(said("secret_key = \"s\"\nname = \"d\"", Kind::Key).contains("unknown field"));
-        assert!(said("id = 0", Kind::Server).contains("unknown field"));
+        assert!(said("secret_key = \"s\"\nname = \"d\"", FileKind::Key).contains("unknown field"));
+        assert!(said("id = 0", FileKind::Server).contains("unknown field"));
     }
 
     #[test]
@@ -316,7 +316,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let own = root.path().join("replica-0");
         fs::create_dir(&own).unwrap();
-        let told = |path: PathBuf| read(&path, Kind::Cluster, "make one").unwrap_err().to_string();
+        let told =
+            |path: PathBuf| read(&path, FileKind::Cluster, "make one").unwrap_err().to_string();
         assert!(told(own.join("cluster.toml")).ends_with("; make one"));
         fs::write(root.path().join("cluster.toml"), "").unwrap();
         let text = told(own.join("cluster.toml"));

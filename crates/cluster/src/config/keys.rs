@@ -39,12 +39,12 @@ impl KeyFile {
     pub fn load(path: &Path) -> Result<KeyFile> {
         let advice = "`perdura init` makes client.toml and admin.toml, `perdura client add NAME` \
                       the files of further clients";
-        KeyFile::parse(path, &files::read(path, files::Kind::Key, advice)?)
+        KeyFile::parse(path, &files::read(path, files::FileKind::Key, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.
     pub fn parse(path: &Path, text: &str) -> Result<KeyFile> {
-        let raw: Raw = files::parse_as(path, text, files::Kind::Key)?;
+        let raw: Raw = files::parse_as(path, text, files::FileKind::Key)?;
         let file = path.display().to_string();
         if raw.format != FORMAT_VERSION {
             bail!(

@@ -165,7 +165,7 @@ impl PartitionedCluster {
     /// Reads and checks the file at `path`.
     pub fn load(path: &Path) -> Result<PartitionedCluster> {
         let advice = "`perdura init DIR --partitions P` makes a cluster's files";
-        PartitionedCluster::parse(path, &files::read(path, files::Kind::Cluster, advice)?)
+        PartitionedCluster::parse(path, &files::read(path, files::FileKind::Cluster, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.

@@ -6,7 +6,7 @@ use super::files::{self, Secrecy};
 use super::keys::quoted;
 use super::{FORMAT_VERSION, PENDING_REPLICA_FILE, host_port, secret_key};
 use perdura_protocol::SecretKey;
-use perdura_replica::node::{Place, StateTransfer};
+use perdura_replica::node::{ExecutionMode, StateTransfer};
 use perdura_replica::runtime::{MOST_READ_THREADS, READ_THREADS};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub struct Rates {
     /// Whom it asks for a state, and for what it missed.
     pub state_transfer: StateTransfer,
     /// Whether it executes in the event loop, or in a thread beside it; none leaves that to the service.
-    pub execution: Option<Place>,
+    pub execution: Option<ExecutionMode>,
     /// How many threads answer reads beside that thread, 1 to 64.
     pub read_threads: usize,
 }
@@ -108,8 +108,8 @@ impl RawRates {
         };
         let execution = match &execution {
             None => None,
-            Some(name) => Some(Place::parse(name).with_context(|| {
-                let all = Place::ALL.map(Place::name).join(", ");
+            Some(name) => Some(ExecutionMode::parse(name).with_context(|| {
+                let all = ExecutionMode::ALL.map(ExecutionMode::name).join(", ");
                 format!("{file}: execution is {name:?}, and one of {all} is expected")
             })?),
         };
@@ -174,12 +174,12 @@ impl ReplicaFile {
     pub fn load(path: &Path) -> Result<ReplicaFile> {
         let advice =
             "`perdura init` makes one for each replica, `perdura replica reinit` a new one";
-        ReplicaFile::parse(path, &files::read(path, files::Kind::Replica, advice)?)
+        ReplicaFile::parse(path, &files::read(path, files::FileKind::Replica, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.
     pub fn parse(path: &Path, text: &str) -> Result<ReplicaFile> {
-        let raw: Raw = files::parse_as(path, text, files::Kind::Replica)?;
+        let raw: Raw = files::parse_as(path, text, files::FileKind::Replica)?;
         let file = path.display().to_string();
         ensure!(
             raw.format == FORMAT_VERSION,
@@ -348,7 +348,7 @@ mod tests {
     }
     #[test]
     fn where_a_replica_executes_is_kept_and_must_be_known() {
-        for execution in [None, Some(Place::Inline), Some(Place::Apart)] {
+        for execution in [None, Some(ExecutionMode::Inline), Some(ExecutionMode::Apart)] {
             let mut file = file(0, 0);
             file.rates.execution = execution;
             assert_eq!(parsed(&file).unwrap().rates.execution, execution);

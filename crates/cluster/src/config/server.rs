@@ -86,12 +86,12 @@ impl ServerFile {
     /// Reads and checks the file at `path`.
     pub fn load(path: &Path) -> Result<ServerFile> {
         let advice = "`perdura init DIR --partitions P` makes one for each server";
-        ServerFile::parse(path, &files::read(path, files::Kind::Server, advice)?)
+        ServerFile::parse(path, &files::read(path, files::FileKind::Server, advice)?)
     }
 
     /// Checks `text`, which stands in the file at `path`.
     pub fn parse(path: &Path, text: &str) -> Result<ServerFile> {
-        let raw: Raw = files::parse_as(path, text, files::Kind::Server)?;
+        let raw: Raw = files::parse_as(path, text, files::FileKind::Server)?;
         let file = path.display().to_string();
         ensure!(
             raw.format == FORMAT_VERSION,

@@ -26,8 +26,8 @@
 //! *Stalled* form: live form of a machine whose disk reports nothing any more. Left out as well is
 //! what waits for it, as it waits for ever.
 
-use crate::evidence::{Heard, Start};
-use crate::machine::{Agreement, Held, Mode};
+use crate::evidence::{SignedViewChange, Start};
+use crate::machine::{Agreement, AwaitingFlush, Mode};
 use crate::slot::{SlotState, Vote, Votes};
 use perdura_protocol::codec::encode_count;
 use perdura_protocol::message::Message;
@@ -301,16 +301,16 @@ impl Agreement {
         for (sequence, held) in held {
             writer.put(&self.open_sequence(writer.form, *sequence));
             match held {
-                Held::Broadcast(message) => {
+                AwaitingFlush::Broadcast(message) => {
                     writer.out.push(1);
                     writer.message(message);
                 }
-                Held::Send(to, message) => {
+                AwaitingFlush::Send(to, message) => {
                     writer.out.push(2);
                     writer.put(to);
                     writer.message(message);
                 }
-                Held::OwnAccept(view, slot, digest) => {
+                AwaitingFlush::OwnAccept(view, slot, digest) => {
                     writer.out.push(3);
                     writer.put(view);
                     writer.put(slot);
@@ -373,7 +373,7 @@ impl Agreement {
         }
         if whole || (self.leads() && changing) {
             writer.count(changes.len());
-            for Heard { change, proven } in changes.values() {
+            for SignedViewChange { change, proven } in changes.values() {
                 writer.out.push(u8::from(*proven));
                 // One that was not verified is not the same as a genuine one.
                 if *proven { writer.view_change(change) } else { writer.put(change) }
@@ -434,13 +434,13 @@ impl Agreement {
             suspecting,
             abdicated: _,
             left_ms: _,
-            patience: _,
+            timeouts: _,
             comparing: _,
             changes_sent_ms: _,
             quorum_asked_ms: _,
             changing_since_ms: _,
-            bound_asked,
-            bound_asked_ms: _,
+            reproposals_asked,
+            reproposals_asked_ms: _,
             peers: _,
             leader_heard_ms: _,
             leader_lost_ms: _,
@@ -476,7 +476,7 @@ impl Agreement {
         }
         writer.put(&configurations.latest().id);
         writer.put(vote_after);
-        writer.put(bound_asked);
+        writer.put(reproposals_asked);
         writer.count(marked.len());
         for (slot, history) in marked {
             writer.put(slot);

@@ -6,12 +6,12 @@ use crate::machine::{Agreement, Effect, Now};
 use crate::penalty::Misbehaviour;
 use crate::slot::Decided;
 use perdura_protocol::message::{Decision, Message};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Certificate, Digest, ReplicaId, Slot, limits};
 
 /// Whose answers bring nothing that proves what comes next for so long asks for a state. Those who are ahead may be too few
-/// to testify, of members of its configuration or at all, and have a state that was certified; or one lies, and this is how
+/// to attest, of members of its configuration or at all, and have a state that was certified; or one lies, and this is how
 /// often it is heeded.
 const UNPROVEN_MS: u64 = 3_000;
 
@@ -283,7 +283,7 @@ impl Agreement {
         let Decision { slot, view, accepts, batch } = decision;
         let (quorum, digest) = (self.quorum(), batch.digest());
         self.judge(|_, verifier| {
-            verifier.certified(accepts, quorum, Kind::Accept, *view, *slot, digest)
+            verifier.certified(accepts, quorum, StatementKind::Accept, *view, *slot, digest)
         })
     }
 

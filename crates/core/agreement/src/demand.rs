@@ -349,16 +349,16 @@ impl Demand {
             self.idle_ms += if open { 0 } else { passed_ms - gathered_ms };
         }
         let watched_ms = now_ms.saturating_sub(self.watch_ms);
-        let patience_ms = WATCH_MS << self.slow.min(WATCH_DOUBLINGS);
-        if self.asked_ms >= patience_ms || watched_ms >= 4 * patience_ms {
-            self.judge(now_ms, watched_ms, patience_ms, leaders);
+        let timeout_ms = WATCH_MS << self.slow.min(WATCH_DOUBLINGS);
+        if self.asked_ms >= timeout_ms || watched_ms >= 4 * timeout_ms {
+            self.judge(now_ms, watched_ms, timeout_ms, leaders);
             self.watch(now_ms);
         }
     }
 
-    fn judge(&mut self, now_ms: u64, watched_ms: u64, patience_ms: u64, leaders: u32) {
+    fn judge(&mut self, now_ms: u64, watched_ms: u64, timeout_ms: u64, leaders: u32) {
         let pace = self.work * 1000 / watched_ms.max(1);
-        let judged = self.asked_ms >= patience_ms;
+        let judged = self.asked_ms >= timeout_ms;
         let idle = judged && self.idle_ms * 4 > (self.asked_ms - self.gathered_ms) * 3;
         let divisor = PACE_DIVISOR << self.doubts.min(DOUBTS);
         let mostly_asked = self.asked_ms * 2 > watched_ms;

@@ -32,7 +32,7 @@
 use crate::rules::Choice;
 use perdura_protocol::configuration::Configurations;
 use perdura_protocol::keys::{Claim, Scheme};
-use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
+use perdura_protocol::statement::{STATEMENT_BYTES, StatementKind};
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
     Batch, Certificate, Context, Digest, Faults, ReplicaId, Signature, Slot, View, seeded,
@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 
 /// A view change that its sender signed.
 #[derive(Clone, Debug)]
-pub struct Heard {
+pub struct SignedViewChange {
     /// The view change.
     pub change: ViewChange,
     /// Whether its prefix and its locks were verified too.
@@ -98,7 +98,7 @@ impl Verifier<'_> {
     fn claims(
         &self,
         certificate: &Certificate,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,
@@ -121,7 +121,7 @@ impl Verifier<'_> {
         &self,
         certificate: &Certificate,
         quorum: usize,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,
@@ -149,7 +149,8 @@ impl Verifier<'_> {
         }
         let cluster = self.configurations.cluster();
         let context = Context { cluster, configuration: prefix.configuration };
-        let message = context.statement(Kind::Prefix, View(0), prefix.slot, prefix.history);
+        let message =
+            context.statement(StatementKind::Prefix, View(0), prefix.slot, prefix.history);
         let claims: Option<Vec<StatementClaim>> = prefix
             .certificate
             .signatures()
@@ -166,7 +167,7 @@ impl Verifier<'_> {
     /// A replica's own statement about a view, in the current configuration.
     fn claim(
         &self,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         sender: ReplicaId,
         body: Digest,
@@ -207,7 +208,7 @@ impl Verifier<'_> {
 
     fn senders_claim(&self, change: &ViewChange) -> Option<StatementClaim> {
         let ViewChange { view, sender, signature, .. } = change;
-        self.claim(Kind::ViewChange, *view, *sender, change.body_digest(), *signature)
+        self.claim(StatementKind::ViewChange, *view, *sender, change.body_digest(), *signature)
     }
 
     /// Whether prefix and locks of a well-formed view change are certified; all signatures of locks in
@@ -219,7 +220,7 @@ impl Verifier<'_> {
         let mut claims = Vec::new();
         for lock in change.locks.iter().filter(|_| self.faults.is_byzantine()) {
             let Lock { slot, view, digest, writes } = lock;
-            self.claims(writes, Kind::Write, *view, *slot, *digest, &mut claims)
+            self.claims(writes, StatementKind::Write, *view, *slot, *digest, &mut claims)
                 .ok_or(Invalid::Lock)?;
         }
         if self.all_genuine(&claims) { Ok(()) } else { Err(Invalid::Lock) }
@@ -247,7 +248,7 @@ impl Verifier<'_> {
         let open: Vec<&ViewChange> = changes.iter().filter(|change| !known(change)).collect();
         let body = new_view.body_digest();
         let claims: Option<Vec<StatementClaim>> =
-            std::iter::once(self.claim(Kind::NewView, *view, *sender, body, *signature))
+            std::iter::once(self.claim(StatementKind::NewView, *view, *sender, body, *signature))
                 .chain(open.iter().map(|change| self.senders_claim(change)))
                 .collect();
         if !claims.is_some_and(|claims| self.all_genuine(&claims)) {
@@ -303,7 +304,7 @@ impl Start {
     /// What may be proposed for a slot.
     #[must_use]
     pub fn choice(&self, slot: Slot) -> Choice {
-        self.choices.get(&slot).map_or(Choice::Free, |digest| Choice::Bound(*digest))
+        self.choices.get(&slot).map_or(Choice::Free, |digest| Choice::Reproposed(*digest))
     }
 }
 

@@ -352,10 +352,10 @@ impl Fetches {
         let head = ahead.delivered.next();
         let of = self.candidate(now_ms, head, ahead, Part::Next)?;
         let peer = &self.peers[of.index()];
-        let patience_ms = 2 * peer.took_ms + OVERDUE_MS;
+        let timeout_ms = 2 * peer.took_ms + OVERDUE_MS;
         let owed = self.peers.iter().filter_map(|peer| peer.asked);
         let mut owed = owed.filter(|question| question.first <= head && head <= question.last);
-        if owed.clone().any(|question| now_ms < question.since_ms + patience_ms) {
+        if owed.clone().any(|question| now_ms < question.since_ms + timeout_ms) {
             return None;
         }
         let last = owed.next()?.last.min(Slot(head.0 + peer.length - 1));

@@ -92,7 +92,7 @@ impl Agreement {
             return None;
         }
         if let Some(digest) = self.start.choices.get(&slot) {
-            return self.bound_batch(slot, *digest);
+            return self.reproposed_batch(slot, *digest);
         }
         self.fetched.clear();
         let in_flight = self.in_flight();
@@ -136,7 +136,7 @@ impl Agreement {
         let commands = |batch: &Batch| -> usize {
             batch.frames().iter().map(|frame| frame.commands().len()).sum()
         };
-        let in_flight: usize = self.unexecuted(self.next_propose).map(commands).sum();
+        let in_flight: usize = self.in_flight_batches(self.next_propose).map(commands).sum();
         let fade = |count: usize, _| count - count.div_ceil(8);
         let faded = (0..passed_ms.clamp(1, 64)).fold(self.under_way, fade);
         faded.max(in_flight + self.pool.waiting_commands())
@@ -168,11 +168,11 @@ impl Agreement {
 
     /// What is proposed and not executed is expected to cost so much.
     fn expected_in_flight(&self) -> u64 {
-        self.unexecuted(self.next_propose).map(|batch| self.expected.of_batch(batch)).sum()
+        self.in_flight_batches(self.next_propose).map(|batch| self.expected.of_batch(batch)).sum()
     }
 
     /// Batches of slots before `end` that were decided or proposed, and not executed here.
-    fn unexecuted(&self, end: Slot) -> impl Iterator<Item = &Batch> {
+    fn in_flight_batches(&self, end: Slot) -> impl Iterator<Item = &Batch> {
         let next = self.executed.next();
         let slots = self.slots.range(next..end.max(next));
         slots.filter_map(|(_, state)| {
@@ -188,7 +188,7 @@ impl Agreement {
         if slot <= next || self.expected.is_nothing() {
             return true;
         }
-        let costs = self.unexecuted(slot).map(|batch| self.expected.of_batch(batch));
+        let costs = self.in_flight_batches(slot).map(|batch| self.expected.of_batch(batch));
         costs.sum::<u64>() <= COST_AHEAD
     }
 
@@ -207,7 +207,7 @@ impl Agreement {
     /// Commands of a slot that take no longer to execute than a quarter of what a request waits before the leader is suspected: who
     /// watches sees it go on, also where the pipeline has come to its end.
     pub(crate) fn most_commands(&self) -> usize {
-        let budget_us = self.patience.request_ms() * 1_000 / SLOT_PART;
+        let budget_us = self.timeouts.request_ms() * 1_000 / SLOT_PART;
         let most = budget_us.checked_div(self.command_us).unwrap_or(u64::MAX);
         usize::try_from(most).unwrap_or(usize::MAX).max(1)
     }

@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 mod admission;
-mod bound;
 #[doc(hidden)]
 pub mod canonical;
 mod catching_up;
@@ -39,18 +38,19 @@ mod leading;
 mod machine;
 mod marks;
 mod ordering;
-mod patience;
 mod peers;
 mod penalty;
 pub mod pool;
 mod prefix;
 mod prefix_votes;
 mod proofs;
+mod reproposal;
 mod restart;
 mod rules;
 mod slot;
 mod suspicion;
 mod ticks;
+mod timeouts;
 pub mod timing;
 mod trials;
 mod views;

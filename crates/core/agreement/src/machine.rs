@@ -2,7 +2,7 @@
 //! waits for the disk.
 
 use crate::demand::Demand;
-use crate::evidence::{Heard, Start, Verifier};
+use crate::evidence::{SignedViewChange, Start, Verifier};
 use crate::expected::Expected;
 use crate::fetches::Fetches;
 use crate::marks::Marks;
@@ -14,11 +14,11 @@ use crate::proofs::ByLink;
 use crate::rules::Standing;
 use crate::slot::{SlotState, Vote};
 use crate::suspicion::Suspicion;
-use crate::{patience::Patience, restart::Restart, ticks::Ticks, timing};
+use crate::{restart::Restart, ticks::Ticks, timeouts::Timeouts, timing};
 use perdura_protocol::configuration::{Configuration, Configurations, Parameters};
 use perdura_protocol::keys::Scheme;
 use perdura_protocol::message::{Decision, Message};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
     Batch, Certificate, Digest, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, seeded,
@@ -140,7 +140,7 @@ pub enum Mode {
 
 /// What waits for the disk.
 #[derive(Clone, Debug)]
-pub(crate) enum Held {
+pub(crate) enum AwaitingFlush {
     Broadcast(Message),
     Send(ReplicaId, Message),
     OwnAccept(View, Slot, Digest),
@@ -204,18 +204,18 @@ pub struct Agreement {
     pub(crate) forged: Option<View>,
     // Since when r + 1 peers have given this view up.
     pub(crate) left_ms: Option<u64>,
-    pub(crate) patience: Patience,
+    pub(crate) timeouts: Timeouts,
     // Whether it waits for what others hold of it.
     pub(crate) comparing: bool,
-    pub(crate) changes: BTreeMap<ReplicaId, Heard>,
+    pub(crate) changes: BTreeMap<ReplicaId, SignedViewChange>,
     pub(crate) own_change: Option<ViewChange>,
     pub(crate) changes_sent_ms: u64,
     pub(crate) fetched: BTreeMap<Digest, Batch>,
     pub(crate) quorum_asked_ms: Option<u64>,
     pub(crate) changing_since_ms: u64,
     // Up to where the leader was asked for what the view is bound to, and when something of it came last.
-    pub(crate) bound_asked: Slot,
-    pub(crate) bound_asked_ms: u64,
+    pub(crate) reproposals_asked: Slot,
+    pub(crate) reproposals_asked_ms: u64,
     pub(crate) peers: Vec<PeerStatus>,
     pub(crate) trust: Vec<Trust>,
     // Of the latest input.
@@ -242,7 +242,7 @@ pub struct Agreement {
 
     pub(crate) appended: u64,
     pub(crate) persisted: u64,
-    pub(crate) held: VecDeque<(u64, Held)>,
+    pub(crate) held: VecDeque<(u64, AwaitingFlush)>,
     pub(crate) marks: Marks,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) entropy_used: u64,
@@ -301,7 +301,7 @@ impl Agreement {
             abdicated: None,
             forged: None,
             left_ms: None,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
             comparing: false,
             changes: BTreeMap::new(),
             own_change: None,
@@ -309,8 +309,8 @@ impl Agreement {
             fetched: BTreeMap::new(),
             quorum_asked_ms: None,
             changing_since_ms: now.monotonic_ms,
-            bound_asked: Slot(0),
-            bound_asked_ms: 0,
+            reproposals_asked: Slot(0),
+            reproposals_asked_ms: 0,
             peers: vec![PeerStatus::unknown(now.monotonic_ms); n],
             trust: vec![Trust::default(); n],
             clock_ms: now.monotonic_ms,
@@ -377,11 +377,11 @@ impl Agreement {
             }
             Message::Write { view, slot, digest, signature } => {
                 let vote = Vote { view, digest, signature, verified: false };
-                self.on_vote(now, from, Kind::Write, slot, vote);
+                self.on_vote(now, from, StatementKind::Write, slot, vote);
             }
             Message::Accept { view, slot, digest, signature } => {
                 let vote = Vote { view, digest, signature, verified: false };
-                self.on_vote(now, from, Kind::Accept, slot, vote);
+                self.on_vote(now, from, StatementKind::Accept, slot, vote);
             }
             Message::Decided { view, slot, history } => {
                 self.on_decided(now, from, view, slot, history);
@@ -411,13 +411,13 @@ impl Agreement {
         self.persisted = self.persisted.max(sequence);
         while self.held.front().is_some_and(|(needed, _)| *needed <= self.persisted) {
             match self.held.pop_front() {
-                Some((_, Held::Broadcast(message))) => {
+                Some((_, AwaitingFlush::Broadcast(message))) => {
                     self.effects.push_back(Effect::Broadcast(message));
                 }
-                Some((_, Held::Send(to, message))) => {
+                Some((_, AwaitingFlush::Send(to, message))) => {
                     self.effects.push_back(Effect::Send { to, message });
                 }
-                Some((_, Held::OwnAccept(view, slot, digest))) => {
+                Some((_, AwaitingFlush::OwnAccept(view, slot, digest))) => {
                     self.speak_accept(now, view, slot, digest);
                 }
                 None => return,
@@ -630,7 +630,7 @@ impl Agreement {
     }
 
     /// Holds something back until the log is durable up to `sequence`.
-    pub(crate) fn hold(&mut self, sequence: u64, held: Held) {
+    pub(crate) fn hold(&mut self, sequence: u64, held: AwaitingFlush) {
         // Sequence numbers come in order but for messages bound to the view's own record.
         let place = self.held.partition_point(|(needed, _)| *needed <= sequence);
         self.held.insert(place, (sequence, held));
@@ -641,7 +641,7 @@ impl Agreement {
         if self.persisted >= self.view_sequence || seeded!(ViewBeforePersist) {
             self.effects.push_back(Effect::Broadcast(message));
         } else {
-            self.hold(self.view_sequence, Held::Broadcast(message));
+            self.hold(self.view_sequence, AwaitingFlush::Broadcast(message));
         }
     }
 
@@ -650,7 +650,7 @@ impl Agreement {
         if self.persisted >= self.view_sequence || seeded!(ViewBeforePersist) {
             self.effects.push_back(Effect::Send { to, message });
         } else {
-            self.hold(self.view_sequence, Held::Send(to, message));
+            self.hold(self.view_sequence, AwaitingFlush::Send(to, message));
         }
     }
 
@@ -686,7 +686,13 @@ impl Agreement {
     }
 
     /// Signs a statement about `slot` in the configuration that governs it.
-    pub(crate) fn sign(&self, kind: Kind, view: View, slot: Slot, digest: Digest) -> Signature {
+    pub(crate) fn sign(
+        &self,
+        kind: StatementKind,
+        view: View,
+        slot: Slot,
+        digest: Digest,
+    ) -> Signature {
         let context = self.configurations.context_at(slot);
         self.settings.key.sign(&context.statement(kind, view, slot, digest))
     }

@@ -11,7 +11,7 @@ pub struct Marks {
     /// Times that a new leader asked for a locked batch that it did not hold.
     pub batches_asked_for: u64,
     /// Questions to a leader for batches that its view is bound to.
-    pub bound_asked_for: u64,
+    pub reproposals_asked_for: u64,
     /// Times that a peer was told of the start of a view that it had missed.
     pub new_views_repeated: u64,
     /// Times that the next leaders did not keep up, and a later one was wished for.
@@ -21,7 +21,7 @@ pub struct Marks {
     /// Writes that waited until what was before them had been executed, each time counted.
     pub writes_behind_costs: u64,
     /// Prefixes signed because somebody waited for one.
-    pub prefixes_vouched: u64,
+    pub prefixes_attested: u64,
     /// Decisions by link whose Accepts were found genuine afterwards.
     pub decisions_proven: u64,
     /// Those where too few were.

@@ -2,13 +2,13 @@
 //! prefixes that let everybody forget it. Where r > 0, Accepts count before their signatures are
 //! looked at ([`crate::proofs`]).
 
-use crate::machine::{Agreement, Effect, Held, Mode, Now};
+use crate::machine::{Agreement, AwaitingFlush, Effect, Mode, Now};
 use crate::penalty::Misbehaviour;
 use crate::rules::{self, Ballot, Withheld};
 use crate::slot::{Added, Decided, Judge, Locked, Proposal, SlotState, Vote};
 use perdura_protocol::batch::BatchKind;
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, Digest, Record, ReplicaId, Signature, Slot, View, seeded,
@@ -120,7 +120,7 @@ impl Agreement {
         &mut self,
         now: Now,
         from: ReplicaId,
-        kind: Kind,
+        kind: StatementKind,
         slot: Slot,
         vote: Vote,
     ) {
@@ -129,15 +129,16 @@ impl Agreement {
             return;
         }
         let byzantine = self.is_byzantine();
-        if !byzantine && (kind == Kind::Write || view != self.view || !self.leads()) {
+        if !byzantine && (kind == StatementKind::Write || view != self.view || !self.leads()) {
             return; // With r = 0 only the leader of the view counts, and only Accepts.
         }
-        if kind == Kind::Accept {
+        if kind == StatementKind::Accept {
             self.prove_before(slot, from, &vote);
         }
         let vote = Vote { verified: !byzantine, ..vote };
         let state = self.slot_mut(now, slot);
-        let votes = if kind == Kind::Write { &mut state.writes } else { &mut state.accepts };
+        let votes =
+            if kind == StatementKind::Write { &mut state.writes } else { &mut state.accepts };
         match votes.add(from, vote) {
             Added::Stale => {}
             Added::Conflict => self.misbehaved(from, Misbehaviour::DoubleVote),
@@ -198,7 +199,7 @@ impl Agreement {
             self.marks.writes_withheld += u64::from(why == Withheld::Restarted);
             return;
         }
-        let signature = self.sign(Kind::Write, view, slot, digest);
+        let signature = self.sign(StatementKind::Write, view, slot, digest);
         let me = self.settings.me;
         if let Some(state) = self.slots.get_mut(&slot) {
             state.written = Some((view, digest, signature));
@@ -242,26 +243,26 @@ impl Agreement {
         let sequence = self.persist(record);
         self.slot_mut(now, slot).locked = Some(Locked { view, batch, writes, sequence });
         let sequence = if seeded!(AcceptBeforePersist) { 0 } else { sequence };
-        self.hold(sequence, Held::OwnAccept(view, slot, digest));
+        self.hold(sequence, AwaitingFlush::OwnAccept(view, slot, digest));
     }
 
     fn write_quorum(&mut self, view: View, slot: Slot, digest: Digest) -> Option<Certificate> {
         if !self.is_byzantine() {
             return Some(Certificate::default());
         }
-        self.vote_quorum(Kind::Write, view, slot, digest)
+        self.vote_quorum(StatementKind::Write, view, slot, digest)
     }
 
     pub(crate) fn vote_quorum(
         &mut self,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,
     ) -> Option<Certificate> {
         let quorum = self.quorum();
         let state = self.slots.get(&slot)?;
-        let votes = if kind == Kind::Write { &state.writes } else { &state.accepts };
+        let votes = if kind == StatementKind::Write { &state.writes } else { &state.accepts };
         if votes.count(view, digest) < quorum {
             return None;
         }
@@ -277,11 +278,12 @@ impl Agreement {
             verified: Cell::new(0),
         };
         let state = self.slots.get_mut(&slot)?;
-        let votes = if kind == Kind::Write { &mut state.writes } else { &mut state.accepts };
+        let votes =
+            if kind == StatementKind::Write { &mut state.writes } else { &mut state.accepts };
         let mut liars = Vec::new();
         let certificate = votes.quorum(view, digest, quorum, &judge, &mut liars);
         self.signatures_verified += judge.verified.get();
-        if kind == Kind::Accept {
+        if kind == StatementKind::Accept {
             self.on_forged(&liars);
         }
         for liar in liars {
@@ -293,8 +295,11 @@ impl Agreement {
     /// The vote is on disk: say so.
     pub(crate) fn speak_accept(&mut self, now: Now, view: View, slot: Slot, digest: Digest) {
         let byzantine = self.is_byzantine();
-        let signature =
-            if byzantine { self.sign(Kind::Accept, view, slot, digest) } else { Signature::NONE };
+        let signature = if byzantine {
+            self.sign(StatementKind::Accept, view, slot, digest)
+        } else {
+            Signature::NONE
+        };
         let message = Message::Accept { view, slot, digest, signature };
         let me = self.settings.me;
         let leader = view.leader(self.n());
@@ -335,7 +340,7 @@ impl Agreement {
         let accepts = if by_link || written || !self.is_byzantine() {
             Certificate::default()
         } else {
-            let accepts = self.vote_quorum(Kind::Accept, view, slot, digest);
+            let accepts = self.vote_quorum(StatementKind::Accept, view, slot, digest);
             let Some(accepts) = accepts else { return };
             accepts
         };
@@ -429,7 +434,7 @@ impl Agreement {
             self.history = self.history.chain(slot, digest);
             self.progress_ms = now.monotonic_ms;
             if self.mode == Mode::Started {
-                self.patience.view_works();
+                self.timeouts.view_works();
             }
             if !decided.batch.frames().is_empty() {
                 self.served_ms = now.monotonic_ms;
@@ -499,7 +504,7 @@ impl Agreement {
         }
     }
 
-    /// Signs the delivered and executed prefix. That is no vote but a testimony, and one who may
+    /// Signs the delivered and executed prefix. That is no vote but an attestation, and one who may
     /// not vote gives it too: where every replica lost some of its votes, each in another slot,
     /// nobody could vote again if only voters certified what all have delivered. A new incarnation
     /// keeps quiet about slots in which its predecessor was the member.
@@ -510,12 +515,12 @@ impl Agreement {
             self.try_certify_prefix(now, slot);
             return;
         }
-        let signature = self.sign(Kind::Prefix, View(0), slot, history);
+        let signature = self.sign(StatementKind::Prefix, View(0), slot, history);
         let message = Message::Prefix { slot, history, signature };
         if logged_at <= self.persisted {
             self.effects.push_back(Effect::Broadcast(message));
         } else {
-            self.hold(logged_at, Held::Broadcast(message));
+            self.hold(logged_at, AwaitingFlush::Broadcast(message));
         }
         self.prefix_votes.add(me, slot, history, signature, self.most_prefix_votes());
         self.try_certify_prefix(now, slot);
@@ -523,10 +528,10 @@ impl Agreement {
 
     /// Somebody may not vote before a prefix is certified, and in an idle group the next regular
     /// one may be far: signs the prefix as it is now.
-    pub fn vouch(&mut self, now: Now) {
+    pub fn attest_prefix(&mut self, now: Now) {
         let settled = self.executed == self.delivered && self.executed > self.prefix.slot;
         if settled {
-            self.marks.prefixes_vouched += u64::from(self.voting());
+            self.marks.prefixes_attested += u64::from(self.voting());
             self.sign_prefix(now, self.executed, self.history, self.logged_at);
         }
     }
@@ -577,7 +582,7 @@ impl Agreement {
         for (id, signature) in matching {
             let single = Certificate::new(vec![(id, signature)]);
             let certified = self.judge(|_, verifier| {
-                verifier.certified(&single, 1, Kind::Prefix, View(0), slot, history)
+                verifier.certified(&single, 1, StatementKind::Prefix, View(0), slot, history)
             });
             if certified {
                 genuine.push((id, signature));

@@ -41,8 +41,8 @@ impl PeerStatus {
 
     /// Whether it has waited for a later view for so long that it is followed there.
     pub fn is_followed(&self, now_ms: u64) -> bool {
-        let patience = timing::FOLLOW_MS << self.followed.min(timing::FOLLOW_DOUBLINGS);
-        self.left_ms.is_some_and(|since| now_ms > since + patience)
+        let timeout = timing::FOLLOW_MS << self.followed.min(timing::FOLLOW_DOUBLINGS);
+        self.left_ms.is_some_and(|since| now_ms > since + timeout)
     }
 
     /// It is back, or was followed, or went away.

@@ -16,9 +16,9 @@
 //! ([`Agreement::lacks_prefix`]), long before the window ends and before a leader proposes no further,
 //! and votes that waited for the window are given when it moves.
 
-use crate::machine::{Agreement, Effect, Held, Now};
+use crate::machine::{Agreement, AwaitingFlush, Effect, Now};
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Digest, Record, Slot, View, limits};
 
@@ -36,7 +36,7 @@ impl Agreement {
     }
 
     /// Of each replica so many signed prefixes are kept: four times as many as it signs unasked while the window moves
-    /// once, for what it testifies is among them.
+    /// once, for what it attests is among them.
     pub(crate) fn most_prefix_votes(&self) -> usize {
         (self.settings.window / self.prefix_interval()) as usize * 4
     }
@@ -93,8 +93,7 @@ impl Agreement {
         self.forget_unproven(prefix.slot);
         self.effects.push_back(Effect::Note(Record::Prefix(prefix.clone())));
         // Accepts that wait for a slow disk, of slots that need them no more.
-        let needless =
-            |held: &Held| matches!(held, Held::OwnAccept(_, at, _) if *at <= prefix.slot);
+        let needless = |held: &AwaitingFlush| matches!(held, AwaitingFlush::OwnAccept(_, at, _) if *at <= prefix.slot);
         self.held.retain(|(_, held)| !needless(held));
         self.effects.push_back(Effect::Certified(prefix));
         self.forget_certified();
@@ -109,10 +108,10 @@ impl Agreement {
     /// What this replica has executed up to `slot`, signed once more for who lacks the proof of it (r > 0). It is on
     /// disk here, and `history` is what it was.
     #[must_use]
-    pub fn testimony(&self, slot: Slot, history: Digest) -> Option<Message> {
+    pub fn history_attestation(&self, slot: Slot, history: Digest) -> Option<Message> {
         let signs = self.governs(slot) && slot <= self.executed;
         signs.then(|| {
-            let signature = self.sign(Kind::Prefix, View(0), slot, history);
+            let signature = self.sign(StatementKind::Prefix, View(0), slot, history);
             Message::Prefix { slot, history, signature }
         })
     }

@@ -17,8 +17,8 @@
 //! 2. What does not hold is dropped, and who signed it is not counted by link again in this configuration. The slot
 //!    stays open for votes until a quorum of genuine ones is there, or a certified prefix above it.
 //! 3. No Accept that was not verified is sent on, or written to the log.
-//! 4. What nothing at hand proves is *testified*: whoever serves it signs its history anew, and r + 1 signatures certify a
-//!    prefix for the laggard ([`Agreement::testimony`]).
+//! 4. What nothing at hand proves is *attested*: whoever serves it signs its history anew, and r + 1 signatures certify a
+//!    prefix for the laggard ([`Agreement::history_attestation`]).
 //!
 //! # Why a laggard that is needed gets a proof
 //!
@@ -31,7 +31,7 @@
 //! - If P > e + depth: one of the r + 1 that signed P is correct, and has executed slot P. So a quorum accepted it, n - u; of them at
 //!   least n - u - u >= r + 1 are correct and did not fail. Each locked slot P within its reach, so it had executed e + 1; the mark
 //!   of that is in its log before that lock, whose flush came before its Accept. So after any restart r + 1 have executed e + 1 and can
-//!   testify it, whatever they have forgotten of Accepts and prefixes; or one of them has no log there any more (below). Each step moves Y
+//!   attest it, whatever they have forgotten of Accepts and prefixes; or one of them has no log there any more (below). Each step moves Y
 //!   on by a slot at least.
 //! - Who has cut its log there, or lacks it since it installed a state itself, says so, and offers that state or a later one. It is
 //!   certified, its certificate went to the log before that was cut or the state stored, and so it stays offered after restarts, whether or
@@ -39,7 +39,7 @@
 //!   are ahead may be as few as one ([`Agreement::watch_unproven`]).
 //! - Who installed a state that no prefix reaches may not vote after a restart before one does (`vote_after` in `restart`). Let h be
 //!   the slot that r + 1 of the n - u have executed, the furthest of that kind: all below come up to h as above, or go beyond it by a
-//!   state. Whoever asks for a state signs how far it is, and so does everybody who is asked ([`Agreement::vouch`]): h is certified, or
+//!   state. Whoever asks for a state signs how far it is, and so does everybody who is asked ([`Agreement::attest_prefix`]): h is certified, or
 //!   what all who were below it have come to.
 //!
 //! It takes members that may sign about e + 1. Behind the first slot of a new configuration a replaced one may not, so nobody goes
@@ -68,7 +68,7 @@ use crate::machine::{Agreement, Effect, Now};
 use crate::slot::Vote;
 use perdura_protocol::codec::encode_count;
 use perdura_protocol::keys::Claim;
-use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
+use perdura_protocol::statement::{STATEMENT_BYTES, StatementKind};
 use perdura_protocol::{
     Batch, Certificate, Digest, Encode, PublicKey, Record, ReplicaId, Slot, View, seeded,
 };
@@ -145,14 +145,14 @@ impl Agreement {
             promised && locked.sequence <= self.persisted
         });
         let own = locked && voices().any(|(id, _)| id == me);
-        own && voices().count() >= self.quorum() && self.links_vouch(slot)
+        own && voices().count() >= self.quorum() && self.links_attest(slot)
     }
 
     /// Whether the link by which a vote about `slot` came proves whose it is.
     ///
     /// What a member's former incarnation sent before this replica knew of the change lies within a window
     /// above what was delivered then.
-    fn links_vouch(&self, slot: Slot) -> bool {
+    fn links_attest(&self, slot: Slot) -> bool {
         let latest = self.configurations.latest();
         let known = latest.from_slot.max(self.by_link.learned_at);
         latest.id == 0 || slot >= known.plus(2 * self.settings.window)
@@ -300,7 +300,7 @@ impl Agreement {
             let Some(configuration) = self.configurations.governing(*slot) else { continue };
             let Some(state) = self.slots.get(slot) else { continue };
             let message = self.configurations.context_at(*slot);
-            let message = message.statement(Kind::Accept, view, *slot, digest);
+            let message = message.statement(StatementKind::Accept, view, *slot, digest);
             for id in state.accepts.chosen(view, digest, self.quorum(), self.settings.me) {
                 let vote = state.accepts.of(id).filter(|vote| !vote.verified);
                 let (Some(vote), Some(key)) = (vote, configuration.key(id)) else { continue };
@@ -330,7 +330,7 @@ impl Agreement {
     /// Puts a quorum of genuine Accepts beside a decision, if there is one.
     fn prove(&mut self, slot: Slot) -> bool {
         let Some((view, digest)) = self.accepted(slot) else { return false };
-        let accepts = self.vote_quorum(Kind::Accept, view, slot, digest);
+        let accepts = self.vote_quorum(StatementKind::Accept, view, slot, digest);
         let Some(accepts) = accepts else { return false };
         let Some(state) = self.slots.get_mut(&slot) else { return false };
         let Some(decided) = state.decided.as_mut() else { return false };

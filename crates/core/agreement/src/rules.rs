@@ -86,7 +86,7 @@ pub enum Choice {
     /// The slot is above everything that was locked: any batch may be proposed.
     Free,
     /// This batch and no other.
-    Bound(Digest),
+    Reproposed(Digest),
 }
 
 /// A vote that is asked for.
@@ -129,7 +129,7 @@ pub fn may_consider(
     if state.decided.as_ref().is_some_and(|decided| decided.batch.digest() != digest) {
         return Err(Withheld::DecidedOtherwise);
     }
-    if matches!(choice, Choice::Bound(bound) if bound != digest) && !seeded!(ChoiceIgnored) {
+    if matches!(choice, Choice::Reproposed(chosen) if chosen != digest) && !seeded!(ChoiceIgnored) {
         return Err(Withheld::ChosenOtherwise);
     }
     let written = state.written.as_ref().filter(|written| written.0 == view);
@@ -205,7 +205,7 @@ mod tests {
         let s = Standing { window: Slot(69), ..standing() };
         assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::OutOfReach));
         assert_eq!(check(s, 69, &blank, Choice::Free), Ok(()));
-        let bound = Choice::Bound(other.digest());
+        let bound = Choice::Reproposed(other.digest());
         assert_eq!(check(standing(), 70, &blank, bound), Err(Withheld::ChosenOtherwise));
         let s = Standing { restarted_in: Some(View(3)), ..standing() };
         assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::Restarted));
@@ -244,7 +244,7 @@ mod tests {
         for slot in [65, 100] {
             assert_eq!(check(standing(), slot, &blank, Choice::Free), Ok(()));
         }
-        assert_eq!(check(standing(), 70, &blank, Choice::Bound(this.digest())), Ok(()));
+        assert_eq!(check(standing(), 70, &blank, Choice::Reproposed(this.digest())), Ok(()));
         let s = Standing { restarted_in: Some(View(2)), ..standing() };
         assert_eq!(check(s, 70, &blank, Choice::Free), Ok(()), "restarted in an earlier view");
         // The same batch again, whatever was said of it before.

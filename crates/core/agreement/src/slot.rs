@@ -2,7 +2,7 @@
 //! replica's own lock, and the decision.
 
 use perdura_protocol::keys::{Claim, Scheme};
-use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
+use perdura_protocol::statement::{STATEMENT_BYTES, StatementKind};
 use perdura_protocol::viewchange::Lock;
 use perdura_protocol::{
     Batch, Certificate, Configuration, Context, Digest, ReplicaId, Signature, Slot, View,
@@ -186,14 +186,14 @@ impl Votes {
 pub struct Judge<'a> {
     /// Who asks: its own vote is in every certificate that it is for.
     pub me: ReplicaId,
-    /// Signature scheme; `None` when r = 0, where links vouch for votes.
+    /// Signature scheme; `None` when r = 0, where links authenticate votes.
     pub scheme: Option<Scheme>,
     /// The configuration that governs the slot.
     pub configuration: &'a Configuration,
     /// Its context.
     pub context: Context,
     /// Write or Accept.
-    pub kind: Kind,
+    pub kind: StatementKind,
     /// The slot.
     pub slot: Slot,
     /// Unpredictable bytes for batch verification.

@@ -74,19 +74,19 @@ impl fmt::Display for Suspicion {
 impl Agreement {
     /// What a flush and a round trip take, as enough replicas have measured it: time-outs follow that.
     pub fn set_pace(&mut self, pace_ms: u64) {
-        self.patience.set_pace(pace_ms);
+        self.timeouts.set_pace(pace_ms);
     }
 
     /// What time-outs follow, milliseconds.
     #[must_use]
     pub fn pace_ms(&self) -> u64 {
-        self.patience.pace_ms()
+        self.timeouts.pace_ms()
     }
 
     /// How long a request may make no progress before the leader is suspected, milliseconds.
     #[must_use]
     pub fn request_timeout_ms(&self) -> u64 {
-        self.patience.request_ms()
+        self.timeouts.request_ms()
     }
 
     /// Whose disks hang, by their own word: bit i is replica i. Who stands alone with that leads no more, and is passed over; where it takes
@@ -122,16 +122,16 @@ impl Agreement {
                 self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS),
                 Suspicion::LinkDown,
             ),
-            (ms > self.leader_heard_ms + self.patience.silence_ms(), Suspicion::Silent),
+            (ms > self.leader_heard_ms + self.timeouts.silence_ms(), Suspicion::Silent),
             (self.left(now), Suspicion::OthersLeft),
         ];
         let known = known.iter().find(|(holds, _)| *holds).map(|(_, why)| *why);
-        known.or_else(|| self.stuck(now)).or_else(|| self.begrudged(now)).or_else(follows)
+        known.or_else(|| self.stuck(now)).or_else(|| self.unfair_or_slow(now)).or_else(follows)
     }
 
     /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs; or
     /// another one is to be tried.
-    fn begrudged(&self, now: Now) -> Option<Suspicion> {
+    fn unfair_or_slow(&self, now: Now) -> Option<Suspicion> {
         if !self.is_byzantine() {
             return None;
         }
@@ -152,9 +152,9 @@ impl Agreement {
             .range(self.delivered.next()..)
             .find(|(_, state)| state.proposal.is_some() && state.decided.is_none())
             .map(|(_, state)| state.since_ms);
-        let bound = self.waits_for_bound().then_some(self.changing_since_ms);
+        let bound = self.waits_for_reproposal().then_some(self.changing_since_ms);
         let oldest_slot = oldest_slot.into_iter().chain(bound).min();
-        let timeout = self.patience.request_ms();
+        let timeout = self.timeouts.request_ms();
         let late = |since: u64, progress: u64| now.monotonic_ms > since.max(progress) + timeout;
         let served_late = |since: u64| late(since, self.served_ms);
         if oldest_slot.is_some_and(|since| late(since, self.progress_ms)) {
@@ -178,8 +178,8 @@ impl Agreement {
     }
 
     fn left(&self, now: Now) -> bool {
-        let patience = 2 * self.patience.silence_ms();
-        self.left_ms.is_some_and(|since| now.monotonic_ms > since + patience)
+        let timeout = 2 * self.timeouts.silence_ms();
+        self.left_ms.is_some_and(|since| now.monotonic_ms > since + timeout)
     }
 
     /// Fewer than r + 1 others gave this view up, and none comes back: views only grow. Whose suspicion
@@ -199,9 +199,9 @@ impl Agreement {
             return Some(Suspicion::OldConfiguration);
         }
         let since = match (self.quorum_asked_ms, &self.own_change) {
-            (Some(since), _) => since + self.patience.view_change_ms(),
+            (Some(since), _) => since + self.timeouts.view_change_ms(),
             // Restarted in this view, and nobody sends its NewView.
-            (None, None) => self.changing_since_ms + self.patience.repeat_ms(),
+            (None, None) => self.changing_since_ms + self.timeouts.repeat_ms(),
             (None, Some(_)) => return None,
         };
         (now.monotonic_ms > since).then_some(Suspicion::ViewChangeFails)

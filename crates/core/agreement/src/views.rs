@@ -29,22 +29,22 @@
 //!    executed; it asks for missing batches (FetchBatch), and leaves out a sender that withholds one (`try_new_view`). `Start::choose` takes the
 //!    highest certified prefix as base and, per slot, the lock of the highest view; null batches fill the holes.
 //! 4. **Start.** NewView carries the view changes. Every replica verifies those that it has not, computes the same choice from them and votes for
-//!    nothing else in those slots (rule 4). What a replica holds of the choice counts as proposed (`bound.rs`): a batch that most hold is not sent
+//!    nothing else in those slots (rule 4). What a replica holds of the choice counts as proposed (`reproposal.rs`): a batch that most hold is not sent
 //!    again, and who lacks one asks the leader for it. Who has delivered a slot votes no more on it, for it has the proof for whoever has not;
-//!    unless it knows of the decision from its log alone, or Accepts turned out false (`lacks_bound`). So a view change under load costs the batches
+//!    unless it knows of the decision from its log alone, or Accepts turned out false (`lacks_reproposal`). So a view change under load costs the batches
 //!    that are undelivered a flush, and not all since the last certified prefix a second way to everybody. What was proposed in vain waits in the
 //!    pool again, and frames that a follower holds go to the new leader.
 //! 5. **Catching up.** Who missed the NewView shows an older view in its Status and is sent it again (`laggards.rs`). Time-outs double with each
 //!    failed view, up to 64 times, and are reset by progress.
 
 use crate::demand::Moment;
-use crate::evidence::{Heard, Invalid, Start};
-use crate::machine::{Agreement, Effect, Held, Mode, Now};
+use crate::evidence::{Invalid, SignedViewChange, Start};
+use crate::machine::{Agreement, AwaitingFlush, Effect, Mode, Now};
 use crate::peers::PeerStatus;
 use crate::penalty::Misbehaviour;
 use crate::pool::FrameKey;
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::{NewView, ViewChange};
 use perdura_protocol::{Batch, Digest, Frame, Record, ReplicaId, Signature, Slot, View, seeded};
 use std::collections::BTreeSet;
@@ -56,7 +56,7 @@ impl Agreement {
         self.note_left(now);
         self.note_overdue(now);
         self.watch_leader(now);
-        self.complete_bound(now);
+        self.take_reproposals(now);
         if !self.voting() {
             self.excuse_view_change(now);
             return;
@@ -86,7 +86,7 @@ impl Agreement {
         let behind =
             self.delivered_elsewhere() > self.delivered || !self.voting() || self.is_held();
         let ready = self.may_try_another(now.monotonic_ms);
-        let paced = self.patience.is_paced();
+        let paced = self.timeouts.is_paced();
         let moment = Moment { now_ms: now.monotonic_ms, open, paced, behind, ready };
         let leaders = self.settings.parameters.faults.witnesses() as u32;
         if self.leads() {
@@ -244,7 +244,7 @@ impl Agreement {
     /// configuration that is over here: then they send no change any more, and only the next view
     /// helps. It takes one of them that wants it.
     fn waits_in_vain(&self, now: Now) -> bool {
-        let waited = now.monotonic_ms > self.changing_since_ms + self.patience.repeat_ms();
+        let waited = now.monotonic_ms > self.changing_since_ms + self.timeouts.repeat_ms();
         self.mode == Mode::Changing && self.quorum_asked_ms.is_none() && waited
     }
 
@@ -253,11 +253,12 @@ impl Agreement {
         self.leave_for(now, view);
         self.mode = Mode::Changing;
         self.new_view = None;
-        self.patience.view_failed();
+        self.timeouts.view_failed();
         let change = self.make_view_change();
         let message = Message::ViewChange(Box::new(change.clone()));
-        self.hold(self.view_sequence, Held::Broadcast(message));
-        self.changes.insert(self.settings.me, Heard { change: change.clone(), proven: true });
+        self.hold(self.view_sequence, AwaitingFlush::Broadcast(message));
+        self.changes
+            .insert(self.settings.me, SignedViewChange { change: change.clone(), proven: true });
         self.own_change = Some(change);
         self.changes_sent_ms = now.monotonic_ms;
         self.note_quorum(now);
@@ -302,12 +303,13 @@ impl Agreement {
             locks,
             signature: Signature::NONE,
         };
-        change.signature = self.sign_now(Kind::ViewChange, self.view, change.body_digest());
+        change.signature =
+            self.sign_now(StatementKind::ViewChange, self.view, change.body_digest());
         change
     }
 
     /// Signs in the current configuration, about a view.
-    fn sign_now(&self, kind: Kind, view: View, digest: Digest) -> Signature {
+    fn sign_now(&self, kind: StatementKind, view: View, digest: Digest) -> Signature {
         let configuration = self.configurations.at(self.executed.next());
         let context = configuration.context(self.configurations.cluster());
         self.settings.key.sign(&context.statement(kind, view, Slot(0), digest))
@@ -337,7 +339,7 @@ impl Agreement {
             }
         }
         let view = change.view;
-        self.changes.insert(from, Heard { change, proven: false });
+        self.changes.insert(from, SignedViewChange { change, proven: false });
         let peer = &mut self.peers[from.index()];
         peer.wanted = peer.wanted.max(view);
         self.join_if_wanted(now);
@@ -423,7 +425,7 @@ impl Agreement {
         let asked: Vec<ReplicaId> = self
             .changes
             .iter()
-            .filter(|(_, Heard { change, .. })| {
+            .filter(|(_, SignedViewChange { change, .. })| {
                 change.view == self.view && change.configuration == current
             })
             .map(|(id, _)| *id)
@@ -433,14 +435,14 @@ impl Agreement {
         }
         for id in asked {
             let open = self.changes.get(&id).filter(|heard| !heard.proven).cloned();
-            let Some(Heard { change, .. }) = open else { continue };
+            let Some(SignedViewChange { change, .. }) = open else { continue };
             let verdict = self.judge(|_, verifier| {
                 verifier.formed(&change).and_then(|()| verifier.proven(&change))
             });
             match verdict {
                 Ok(()) => {
                     let prefix = change.prefix.clone();
-                    self.changes.insert(id, Heard { change, proven: true });
+                    self.changes.insert(id, SignedViewChange { change, proven: true });
                     self.learn_prefix(now, prefix);
                 }
                 Err(why) => {
@@ -481,7 +483,7 @@ impl Agreement {
             self.fetched.insert(digest, batch);
             self.try_new_view(now);
         } else if self.start.choices.get(&slot) == Some(&digest) {
-            self.on_bound_batch(now, slot, batch);
+            self.on_reproposed_batch(now, slot, batch);
         }
     }
 
@@ -498,7 +500,8 @@ impl Agreement {
                 .collect(),
             signature: Signature::NONE,
         };
-        new_view.signature = self.sign_now(Kind::NewView, self.view, new_view.body_digest());
+        new_view.signature =
+            self.sign_now(StatementKind::NewView, self.view, new_view.body_digest());
         self.broadcast_in_view(Message::NewView(Box::new(new_view.clone())));
         self.enter(now, new_view);
     }
@@ -551,7 +554,7 @@ impl Agreement {
         self.learn_prefix(now, base);
         self.effects.push_back(Effect::ViewStarted(view));
         self.prove_open(); // Who can show a decision votes no more on it.
-        self.take_bound(now);
+        self.begin_reproposals(now);
         // Accepts of this view may have come before it started here.
         self.advance_open(now);
     }

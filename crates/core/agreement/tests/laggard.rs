@@ -5,7 +5,7 @@ use crate::harness::settings::settings;
 use perdura_agreement::{Agreement, Effect, Now, Restart};
 use perdura_protocol::configuration::{Configuration, Configurations, Member};
 use perdura_protocol::message::Decision;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, ClusterId, Digest, Faults, Message, Record, ReplicaId, Scheme, SecretKey,
@@ -67,7 +67,7 @@ fn history(slot: Slot) -> Digest {
 fn prefix(slot: Slot) -> PrefixCertificate {
     let history = history(slot);
     let context = configurations().context_at(slot);
-    let message = context.statement(Kind::Prefix, View(0), slot, history);
+    let message = context.statement(StatementKind::Prefix, View(0), slot, history);
     let signed = (0..2).map(|id| (ReplicaId(id), key(id).sign(&message)));
     let certificate = Certificate::new(signed.collect());
     PrefixCertificate { slot, history, configuration: 0, certificate }
@@ -77,7 +77,7 @@ fn prefix(slot: Slot) -> PrefixCertificate {
 fn decision(slot: Slot) -> Decision {
     let batch = batch(slot);
     let context = configurations().context_at(slot);
-    let statement = context.statement(Kind::Accept, View(0), slot, batch.digest());
+    let statement = context.statement(StatementKind::Accept, View(0), slot, batch.digest());
     let accepts = (0..3).map(|id| (ReplicaId(id), key(id).sign(&statement))).collect();
     Decision { slot, view: View(0), accepts: Certificate::new(accepts), batch }
 }
@@ -447,7 +447,7 @@ fn what_was_fetched_is_in_the_log_and_not_held_until_a_prefix_is_certified() {
     for slot in (1..=away.decided.0).map(Slot) {
         let (view, digest) = (View(0), batch(slot).digest());
         let context = configurations().context_at(slot);
-        let signature = key(0).sign(&context.statement(Kind::Accept, view, slot, digest));
+        let signature = key(0).sign(&context.statement(StatementKind::Accept, view, slot, digest));
         let accept = Message::Accept { view, slot, digest, signature };
         away.machine.on_message(at(away.now_ms), ReplicaId(0), accept);
         let batch = batch(slot);
@@ -540,7 +540,7 @@ fn what_was_said_of_slots_before_a_transferred_state_is_forgotten() {
 fn who_knows_the_newest_configuration_only_accuses_nobody_over_older_slots() {
     let newest = Configurations::new(CLUSTER, successor());
     let mut machine = machine_knowing(newest, at(1_000), Restart::blank().awaiting_state());
-    let testify = |machine: &mut Agreement, slot: Slot| {
+    let attest = |machine: &mut Agreement, slot: Slot| {
         for (id, signature) in prefix(slot).certificate.signatures() {
             let message = Message::Prefix { slot, history: history(slot), signature: *signature };
             machine.on_message(at(1_010), *id, message);
@@ -549,7 +549,7 @@ fn who_knows_the_newest_configuration_only_accuses_nobody_over_older_slots() {
             .find(|effect| matches!(effect, Effect::Misbehaved { .. }));
         assert!(accused.is_none(), "{accused:?}");
     };
-    testify(&mut machine, Slot(8));
+    attest(&mut machine, Slot(8));
     assert_eq!(machine.prefix().slot, Slot(0));
     // Nor what they decided there.
     let message =
@@ -560,8 +560,8 @@ fn who_knows_the_newest_configuration_only_accuses_nobody_over_older_slots() {
     assert!(accused.is_none() && machine.delivered() == Slot(0), "{accused:?}");
     let state = Slot(16);
     machine.on_installed(at(1_010), state, history(state), configurations().known());
-    testify(&mut machine, state.plus(DEPTH));
-    testify(&mut machine, state);
+    attest(&mut machine, state.plus(DEPTH));
+    attest(&mut machine, state);
     assert_eq!(machine.prefix().slot, state);
     let known: Vec<u64> = machine.configurations().known().iter().map(|known| known.id).collect();
     assert_eq!(known, [0, 1]);
@@ -581,7 +581,7 @@ fn who_is_known_by_the_newest_configuration_only_signs_no_prefix_of_older_slots(
         let restart = Restart::from_log(4, Slot(0), Digest::ZERO, records.collect(), Slot(0));
         let mut machine = machine_knowing(known, at(1_000), restart);
         machine.on_persisted(at(1_010), u64::MAX);
-        machine.vouch(at(1_010));
+        machine.attest_prefix(at(1_010));
         let prefix = std::iter::from_fn(|| machine.next_effect()).find_map(|effect| match effect {
             Effect::Broadcast(Message::Prefix { slot, .. }) => Some(slot),
             _ => None,
@@ -644,7 +644,7 @@ fn accepts_that_a_prefix_made_needless_are_not_passed_on() {
     assert!(!passed_on.is_empty() && passed_on.iter().all(Certificate::is_empty), "{passed_on:?}");
 }
 
-/// It may have voted in what it lost, so it votes for nothing; but what it delivered it can testify to, and if
+/// It may have voted in what it lost, so it votes for nothing; but what it delivered it can attest, and if
 /// each replica lost something else, nobody else is there to do it.
 #[test]
 fn who_lost_some_votes_signs_the_prefix_that_it_delivered() {
@@ -659,7 +659,7 @@ fn who_lost_some_votes_signs_the_prefix_that_it_delivered() {
     let mut machine = machine(at(1_000), restart);
     machine.on_persisted(at(1_010), u64::MAX);
     assert!(!machine.voting() && machine.delivered() == Slot(1));
-    machine.vouch(at(1_010));
+    machine.attest_prefix(at(1_010));
     let mut effects = std::iter::from_fn(|| machine.next_effect());
     let signed =
         |effect| matches!(effect, Effect::Broadcast(Message::Prefix { slot: Slot(1), .. }));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use perdura_agreement::{Agreement, Effect, Now, Restart};
 use perdura_protocol::configuration::{Configuration, Configurations, Member};
 use perdura_protocol::message::Decision;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, ClusterId, Digest, Faults, Frame, Message, Record, ReplicaId, Scheme,
@@ -49,21 +49,21 @@ fn machine(configurations: Configurations, restart: Restart) -> Agreement {
     Agreement::new(settings, configurations, restart, at(1_000))
 }
 
-fn signature_of(kind: Kind, from: u8, slot: Slot, digest: Digest) -> Signature {
+fn signature_of(kind: StatementKind, from: u8, slot: Slot, digest: Digest) -> Signature {
     let statement = configurations().context_at(slot).statement(kind, View(0), slot, digest);
     key(from).sign(&statement)
 }
 
 fn prefix_vote(from: u8, slot: Slot, history: Digest) -> Message {
-    let signature = signature_of(Kind::Prefix, from, slot, history);
+    let signature = signature_of(StatementKind::Prefix, from, slot, history);
     Message::Prefix { slot, history, signature }
 }
 
-fn vote(kind: Kind, from: u8, slot: Slot, digest: Digest) -> Message {
+fn vote(kind: StatementKind, from: u8, slot: Slot, digest: Digest) -> Message {
     let view = View(0);
     let signature = signature_of(kind, from, slot, digest);
     match kind {
-        Kind::Write => Message::Write { view, slot, digest, signature },
+        StatementKind::Write => Message::Write { view, slot, digest, signature },
         _ => Message::Accept { view, slot, digest, signature },
     }
 }
@@ -127,7 +127,7 @@ impl Follower {
     fn accepts_of(&mut self, slot: Slot, batch: Batch) -> Digest {
         let digest = self.proposed(slot, batch);
         for from in 0..2 {
-            self.hears(from, vote(Kind::Write, from, slot, digest));
+            self.hears(from, vote(StatementKind::Write, from, slot, digest));
         }
         self.persisted();
         assert_eq!(self.machine.highest_accepted(), slot);
@@ -185,9 +185,9 @@ fn a_decision_needs_no_look_at_signatures_and_its_proof_comes_after_it() {
     let mut follower = Follower::new(configurations());
     let digest = follower.accepts(SLOT);
     let before = follower.machine.signatures_verified();
-    follower.hears(2, vote(Kind::Accept, 2, SLOT, digest));
+    follower.hears(2, vote(StatementKind::Accept, 2, SLOT, digest));
     assert_eq!(follower.machine.delivered(), Slot(0), "two are no quorum");
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, SLOT, digest));
     assert_eq!(follower.machine.delivered(), SLOT);
     assert_eq!(follower.machine.signatures_verified(), before);
     assert!(follower.proven().is_empty() && !follower.noted());
@@ -205,7 +205,7 @@ fn whoever_asks_is_shown_a_proof_at_once() {
     let mut follower = Follower::new(configurations());
     let digest = follower.accepts(SLOT);
     for from in [0, 1] {
-        follower.hears(from, vote(Kind::Accept, from, SLOT, digest));
+        follower.hears(from, vote(StatementKind::Accept, from, SLOT, digest));
     }
     assert_eq!(follower.shown(SLOT), [0, 1, ME]);
 }
@@ -218,7 +218,7 @@ fn without_a_prefix_accepts_are_looked_at_in_the_end() {
         assert!(follower.proven().is_empty());
         let digest = follower.accepts(slot);
         for from in [0, 1] {
-            follower.hears(from, vote(Kind::Accept, from, slot, digest));
+            follower.hears(from, vote(StatementKind::Accept, from, slot, digest));
         }
     }
     assert_eq!(follower.proven().len(), 16, "and one that is delivered with its proof");
@@ -231,7 +231,7 @@ fn who_signed_falsely_is_never_counted_by_link_again() {
     let mut follower = Follower::new(configurations());
     let digest = follower.accepts(SLOT);
     follower.hears(2, falsely_signed(SLOT, digest));
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, SLOT, digest));
     assert_eq!(follower.machine.delivered(), SLOT, "a quorum of correct ones locked it or will");
     follower.waits();
     assert!(follower.accuses(2) && follower.proven().is_empty() && !follower.noted());
@@ -243,13 +243,13 @@ fn who_signed_falsely_is_never_counted_by_link_again() {
     // Its penalty is over by then.
     follower.now_ms += 1_000;
     follower.hears(2, falsely_signed(next, digest));
-    follower.hears(0, vote(Kind::Accept, 0, next, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, next, digest));
     assert_eq!(follower.machine.delivered(), SLOT, "this time the signature is looked at first");
-    follower.hears(1, vote(Kind::Accept, 1, next, digest));
+    follower.hears(1, vote(StatementKind::Accept, 1, next, digest));
     assert_eq!(follower.machine.delivered(), next);
 
     follower.effects.clear();
-    follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
+    follower.hears(1, vote(StatementKind::Accept, 1, SLOT, digest));
     assert_eq!(follower.proven(), [(SLOT, vec![0, 1, ME])]);
     assert_eq!(follower.shown(SLOT), [0, 1, ME]);
 }
@@ -260,7 +260,7 @@ fn who_signs_otherwise_afterwards_is_held_to_what_it_signed_before() {
     let mut follower = Follower::new(configurations());
     let digest = follower.accepts(SLOT);
     follower.hears(2, falsely_signed(SLOT, digest));
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, SLOT, digest));
     assert_eq!(follower.machine.delivered(), SLOT);
     assert!(!follower.accuses(2));
     follower.hears(2, falsely_signed(SLOT, Digest([1; 32])));
@@ -269,7 +269,7 @@ fn who_signs_otherwise_afterwards_is_held_to_what_it_signed_before() {
     let next = SLOT.next();
     let digest = follower.accepts(next);
     for from in [0, 1] {
-        follower.hears(from, vote(Kind::Accept, from, next, digest));
+        follower.hears(from, vote(StatementKind::Accept, from, next, digest));
     }
     follower.effects.clear();
     let (view, slot) = (View(1), next);
@@ -283,8 +283,8 @@ fn who_signs_otherwise_afterwards_is_held_to_what_it_signed_before() {
 fn without_a_lock_of_its_own_a_replica_looks_first() {
     let mut follower = Follower::new(configurations());
     let digest = follower.proposed(SLOT, Batch::null());
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
-    follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, SLOT, digest));
+    follower.hears(1, vote(StatementKind::Accept, 1, SLOT, digest));
     follower.hears(2, falsely_signed(SLOT, digest));
     assert_eq!(follower.machine.delivered(), Slot(0));
     assert!(follower.accuses(2));
@@ -296,10 +296,10 @@ fn before_its_lock_is_durable_a_replica_looks_first() {
     let mut follower = Follower::new(configurations());
     let digest = follower.proposed(SLOT, Batch::null());
     for from in 0..2 {
-        follower.hears(from, vote(Kind::Write, from, SLOT, digest));
+        follower.hears(from, vote(StatementKind::Write, from, SLOT, digest));
     }
     for from in 0..2 {
-        follower.hears(from, vote(Kind::Accept, from, SLOT, digest));
+        follower.hears(from, vote(StatementKind::Accept, from, SLOT, digest));
     }
     follower.hears(2, falsely_signed(SLOT, digest));
     assert_eq!(follower.machine.delivered(), Slot(0));
@@ -313,9 +313,9 @@ fn near_a_new_configuration_accepts_are_verified_before_they_count() {
     let mut follower = Follower::new(two_configurations());
     let digest = follower.accepts(SLOT);
     follower.hears(2, falsely_signed(SLOT, digest));
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, SLOT, digest));
     assert_eq!(follower.machine.delivered(), Slot(0));
-    follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
+    follower.hears(1, vote(StatementKind::Accept, 1, SLOT, digest));
     assert_eq!(follower.machine.delivered(), SLOT);
     assert_eq!(follower.shown(SLOT), [0, 1, ME]);
 }
@@ -333,9 +333,9 @@ fn a_command_of_the_administrator_is_not_decided_by_links() {
     let mut follower = Follower::new(configurations());
     let digest = follower.accepts_of(SLOT, administrators());
     follower.hears(2, falsely_signed(SLOT, digest));
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, SLOT, digest));
     assert_eq!(follower.machine.delivered(), Slot(0));
-    follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
+    follower.hears(1, vote(StatementKind::Accept, 1, SLOT, digest));
     assert_eq!(follower.machine.delivered(), SLOT);
 }
 
@@ -347,9 +347,9 @@ fn what_is_under_way_with_another_administrator_is_not_decided_by_links() {
         follower.machine.set_administrator(key(administrator).public());
         let digest = follower.accepts(SLOT);
         follower.hears(2, falsely_signed(SLOT, digest));
-        follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+        follower.hears(0, vote(StatementKind::Accept, 0, SLOT, digest));
         assert_eq!(follower.machine.delivered(), delivered, "administrator {administrator}");
-        follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
+        follower.hears(1, vote(StatementKind::Accept, 1, SLOT, digest));
         assert_eq!(follower.machine.delivered(), SLOT);
     }
 }
@@ -359,12 +359,12 @@ fn waits_for_the_proof_of_slot_1() -> (Follower, Digest) {
     let mut follower = Follower::new(configurations());
     let digest = follower.accepts(SLOT);
     follower.hears(2, falsely_signed(SLOT, digest));
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, SLOT, digest));
     assert_eq!(follower.machine.delivered(), SLOT);
     let next = SLOT.next();
     let ordered = follower.accepts_of(next, administrators());
     for from in [0, 1] {
-        follower.hears(from, vote(Kind::Accept, from, next, ordered));
+        follower.hears(from, vote(StatementKind::Accept, from, next, ordered));
     }
     assert_eq!(follower.machine.delivered(), SLOT);
     (follower, digest)
@@ -377,7 +377,7 @@ fn a_command_of_the_administrator_waits_for_the_proof_of_what_comes_before_it() 
     let next = SLOT.next();
     follower.waits();
     assert_eq!(follower.machine.delivered(), SLOT);
-    follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
+    follower.hears(1, vote(StatementKind::Accept, 1, SLOT, digest));
     assert_eq!(follower.proven(), [(SLOT, vec![0, 1, ME])]);
     follower.waits();
     assert_eq!(follower.machine.delivered(), next);
@@ -407,9 +407,9 @@ fn behind_a_command_of_the_administrator_all_wait_for_their_proof() {
     let next = SLOT.next();
     let digest = follower.accepts(next);
     follower.hears(2, falsely_signed(next, digest));
-    follower.hears(0, vote(Kind::Accept, 0, next, digest));
+    follower.hears(0, vote(StatementKind::Accept, 0, next, digest));
     for from in [0, 1] {
-        follower.hears(from, vote(Kind::Accept, from, SLOT, ordered));
+        follower.hears(from, vote(StatementKind::Accept, from, SLOT, ordered));
     }
     assert_eq!(follower.machine.delivered(), SLOT, "nobody could show slot 2");
     follower.waits();
@@ -430,7 +430,7 @@ fn behind_a_command_of_the_administrator_all_wait_for_their_proof() {
         assert_eq!(from, next);
         let accepts = Certificate::new(
             [0, 1, 2]
-                .map(|id| (ReplicaId(id), signature_of(Kind::Accept, id, next, digest)))
+                .map(|id| (ReplicaId(id), signature_of(StatementKind::Accept, id, next, digest)))
                 .into(),
         );
         let decision = Decision { slot: next, view: View(0), accepts, batch: Batch::null() };
@@ -451,7 +451,7 @@ fn who_waits_for_the_proof_of_a_slot_asks_for_a_prefix() {
     follower.now_ms += 1_000;
     follower.waits();
     assert!(follower.machine.lacks_prefix());
-    follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
+    follower.hears(1, vote(StatementKind::Accept, 1, SLOT, digest));
     follower.waits();
     assert!(!follower.machine.lacks_prefix());
 }
@@ -462,7 +462,7 @@ fn who_waits_for_the_proof_of_a_slot_goes_by_testimony_or_asks_for_a_state() {
     let (mut follower, digest) = waits_for_the_proof_of_slot_1();
     let next = SLOT.next();
     let accepts = [0, 1, 2]
-        .map(|id| signature_of(Kind::Accept, id, next, administrators().digest()))
+        .map(|id| signature_of(StatementKind::Accept, id, next, administrators().digest()))
         .into_iter()
         .zip(0..)
         .map(|(signature, id)| (ReplicaId(id), signature));
@@ -507,9 +507,9 @@ fn a_prefix_that_others_testify_proves_what_is_fetched() {
     let batch = |slot: u64| Batch::tick(Time(slot));
     let first = Digest::ZERO.chain(SLOT, batch(1).digest());
     let history = first.chain(SLOT.next(), batch(2).digest());
-    let delivers = |testified: &[(u8, Slot, Digest)], between: Vec<Digest>| {
+    let delivers = |attested: &[(u8, Slot, Digest)], between: Vec<Digest>| {
         let mut follower = Follower::new(configurations());
-        for (from, slot, history) in testified {
+        for (from, slot, history) in attested {
             follower.hears(*from, prefix_vote(*from, *slot, *history));
         }
         let (view, accepts) = (View(0), Certificate::default());
@@ -522,9 +522,9 @@ fn a_prefix_that_others_testify_proves_what_is_fetched() {
     assert!(delivers(&[(0, SLOT, first), (1, SLOT, first)], Vec::new()));
     assert!(!delivers(&[(0, SLOT, first), (1, SLOT, history)], Vec::new()));
     let next = SLOT.next();
-    let testified = [(0, next, history), (1, next, history)];
-    assert!(!delivers(&testified, Vec::new()), "what lies between is not known");
-    assert!(delivers(&testified, vec![batch(2).digest()]));
+    let attested = [(0, next, history), (1, next, history)];
+    assert!(!delivers(&attested, Vec::new()), "what lies between is not known");
+    assert!(delivers(&attested, vec![batch(2).digest()]));
 }
 
 /// A liar's words make no room for themselves among those of others.
@@ -544,7 +544,7 @@ fn whoever_signs_many_prefixes_pushes_nobody_elses_out() {
     assert_eq!(follower.machine.delivered(), SLOT);
 }
 
-/// Where nobody is left who could testify, a state is what remains.
+/// Where nobody is left who could attest, a state is what remains.
 #[test]
 fn who_is_shown_no_proof_for_long_asks_for_a_state() {
     let mut follower = Follower::new(configurations());
@@ -580,7 +580,8 @@ fn a_prefix_and_the_digests_up_to_it_prove_what_comes_before() {
     let first = Digest::ZERO.chain(SLOT, batch(1).digest());
     let history = (2..).map(Slot).zip(digests());
     let history = history.fold(first, |chain, (slot, digest)| chain.chain(slot, digest));
-    let signed = [0, 1].map(|id| (ReplicaId(id), signature_of(Kind::Prefix, id, Slot(3), history)));
+    let signed =
+        [0, 1].map(|id| (ReplicaId(id), signature_of(StatementKind::Prefix, id, Slot(3), history)));
     let certificate = Certificate::new(signed.into());
     let prefix = PrefixCertificate { slot: Slot(3), history, configuration: 0, certificate };
     let delivers = |between: Vec<Digest>| {
@@ -608,7 +609,7 @@ fn what_the_log_shows_behind_a_lost_batch_is_shown_once_that_has_come() {
     let (batch, view, writes) = (Batch::null(), View(0), Certificate::default());
     let digest = batch.digest();
     let accepts = |slot| {
-        let signed = |id| (ReplicaId(id), signature_of(Kind::Accept, id, slot, digest));
+        let signed = |id| (ReplicaId(id), signature_of(StatementKind::Accept, id, slot, digest));
         Certificate::new([0, 1, 2].map(signed).into())
     };
     let [lost, voted, fetched] = [1, 2, 3].map(Slot);

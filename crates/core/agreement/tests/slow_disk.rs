@@ -6,7 +6,7 @@ use bytes::Bytes;
 use perdura_agreement::pool::Source;
 use perdura_agreement::{Agreement, Effect, Now, Restart};
 use perdura_protocol::configuration::{Configuration, Configurations, Member};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::{
     Batch, ClusterId, Digest, Faults, Frame, Message, ReplicaId, Scheme, SecretKey, SessionId,
     Slot, Time, View, limits,
@@ -48,7 +48,7 @@ fn what_waits_for_a_disk_that_stands_still_is_bounded() {
         follower.on_message(now, LEADER, decided);
         if slot.0 % limits::PREFIX_INTERVAL == 0 {
             let context = configurations(cluster).context_at(slot);
-            let statement = context.statement(Kind::Prefix, View(0), slot, history);
+            let statement = context.statement(StatementKind::Prefix, View(0), slot, history);
             let signature = key(0).sign(&statement);
             follower.on_message(now, LEADER, Message::Prefix { slot, history, signature });
         }

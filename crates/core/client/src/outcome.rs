@@ -85,7 +85,7 @@ pub enum Indeterminacy {
     WindowExceeded,
     /// Enough replicas agree on an answer that makes no sense for a call.
     #[error("the replicas gave an answer that fits no call")]
-    Nonsense,
+    UnexpectedReply,
     /// The client was closed after it was sent.
     #[error("the client was closed after it was sent")]
     Closed,

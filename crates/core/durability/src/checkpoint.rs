@@ -41,7 +41,7 @@ mod reread;
 mod scrub;
 mod writer;
 
-pub use format::Place;
+pub use format::PieceLocation;
 pub(crate) use format::{Check, Entry, Footer, Header, entry_bytes};
 pub(crate) use links::MOST_FILES;
 pub use reader::CheckpointReader;
@@ -50,7 +50,7 @@ pub use reread::Again;
 
 use crate::FORMAT_VERSION;
 use crate::disk::{Disk, DiskError, ReadFrom};
-use crate::storage::Options;
+use crate::storage::StorageOptions;
 use crate::superblock::{CHECKPOINTS, CheckpointName, Link, Superblock, SuperblockFile};
 use bytes::Bytes;
 use perdura_protocol::{Digest, Slot, seeded};
@@ -178,7 +178,7 @@ pub struct Stored {
 pub struct Checkpoints<D> {
     disk: D,
     superblock: SuperblockFile,
-    options: Options,
+    options: StorageOptions,
     // Named by the superblock, and found corrupt when it was opened.
     lost: Option<CheckpointName>,
     scrub: Scrub,
@@ -192,7 +192,7 @@ impl<D: Disk> Checkpoints<D> {
     pub(crate) fn new(
         disk: D,
         superblock: SuperblockFile,
-        options: Options,
+        options: StorageOptions,
         lost: Option<CheckpointName>,
     ) -> Checkpoints<D> {
         let (scrub, reread) = (Scrub::default(), Reread::default());

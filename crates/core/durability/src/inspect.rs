@@ -5,11 +5,11 @@
 //! torn tail or rot is for the opening of the whole directory to say.
 
 use crate::FORMAT_VERSION;
-use crate::checkpoint::{CheckpointError, CheckpointReader, Place};
+use crate::checkpoint::{CheckpointError, CheckpointReader, PieceLocation};
 use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::log::file::{FILE_HEADER_BYTES, FileHeader};
 use crate::log::group::GroupHeader;
-use crate::log::scan::{GroupWalk, Marks, Met, ScanError, read_array};
+use crate::log::scan::{GroupWalk, Marks, ScanError, Scanned, read_array};
 use crate::storage::OpenError;
 use crate::superblock::{SUPERBLOCK_NAME, Superblock, SuperblockFile};
 use perdura_protocol::boots::HeldVote;
@@ -224,31 +224,31 @@ pub fn inspect_log(
             }
         };
         let at = match &met {
-            Some(Met::Page(offset)) => {
+            Some(Scanned::Page(offset)) => {
                 free_from = free_from.or(Some(*offset));
                 continue;
             }
-            Some(Met::Group(group)) => group.header.offset,
-            Some(Met::Damaged(header)) => header.offset,
+            Some(Scanned::Group(group)) => group.header.offset,
+            Some(Scanned::Damaged(header)) => header.offset,
             None => size_bytes,
         };
         if let Some(from) = free_from.take() {
             visit(LogItem::Free { from, to: at });
         }
         match met {
-            Some(Met::Group(group)) => {
+            Some(Scanned::Group(group)) => {
                 visit(group_item(&group.header));
                 for placed in group.records {
                     let offset = at + placed.offset as u64;
                     visit(LogItem::Record { offset, record: placed.record });
                 }
             }
-            Some(Met::Damaged(header)) => {
+            Some(Scanned::Damaged(header)) => {
                 intact = false;
                 let (number, bytes) = (header.number, header.payload_bytes);
                 visit(LogItem::Damaged { offset: at, number, bytes });
             }
-            Some(Met::Page(_)) | None => return Ok(intact),
+            Some(Scanned::Page(_)) | None => return Ok(intact),
         }
     }
 }
@@ -306,7 +306,7 @@ pub enum CheckpointItem {
         /// Its number.
         index: usize,
         /// Where it stands.
-        place: Place,
+        place: PieceLocation,
         /// Whether that is the file of an older checkpoint.
         linked: bool,
         /// What its digest says.
@@ -344,7 +344,7 @@ impl fmt::Display for CheckpointItem {
                  checksum ok"
             ),
             CheckpointItem::Piece { index, place, linked, verdict } => {
-                let Place { file, offset, bytes } = place;
+                let PieceLocation { file, offset, bytes } = place;
                 let verdict = match verdict {
                     PieceVerdict::Valid => "checksum ok",
                     PieceVerdict::Corrupt => "CHECKSUM FAILS",
@@ -383,9 +383,9 @@ pub fn inspect_checkpoint<D: Disk>(
         CheckpointError::Corrupt { file, offset } => InspectError::Corrupt { file, offset },
         _ => InspectError::Corrupt { file: name.to_owned(), offset: 0 },
     })?;
-    let places: Vec<Place> =
+    let places: Vec<PieceLocation> =
         (0..reader.piece_count()).filter_map(|index| reader.place(index)).collect();
-    let is_linked = |place: &Place| place.file != reader.slot();
+    let is_linked = |place: &PieceLocation| place.file != reader.slot();
     visit(CheckpointItem::Header {
         version: reader.version(),
         cluster: reader.cluster(),

@@ -74,14 +74,16 @@ pub mod storage;
 pub mod superblock;
 
 pub use checkpoint::{
-    Again, CheckpointError, CheckpointReader, Checkpoints, NewState, PieceName, Place, Stored,
+    Again, CheckpointError, CheckpointReader, Checkpoints, NewState, PieceLocation, PieceName,
+    Stored,
 };
 pub use disk::{Disk, DiskError};
 pub use file_disk::FileDisk;
 pub use log::{Log, LogError};
 pub use memory_disk::MemoryDisk;
 pub use storage::{
-    Amnesia, Expectation, FormatError, OpenError, Opened, Options, RecoveredState, format, open,
+    Amnesia, Expectation, FormatError, OpenError, Opened, RecoveredState, StorageOptions, format,
+    open,
 };
 pub use superblock::{CheckpointName, Identity, Link, Superblock};
 

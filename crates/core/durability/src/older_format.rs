@@ -123,7 +123,7 @@ fn version_1_of<D: Disk>(reader: &mut CheckpointReader<D>) -> Option<Vec<u8>> {
     for number in 0..reader.piece_count() {
         let content = reader.piece(number).ok()?;
         let bytes = u32::try_from(content.len()).ok()?;
-        let place = crate::Place { file: header.slot, offset: out.len() as u64, bytes };
+        let place = crate::PieceLocation { file: header.slot, offset: out.len() as u64, bytes };
         Entry { place, check: Check::Sum(key.sum(&content)) }.encode(&mut index);
         out.extend_from_slice(&content);
     }

@@ -9,7 +9,7 @@
 //!    verify, the one kept behind it, provided that the log reaches back to it without a gap;
 //!    else the state is lost and has to come from peers *before this replica votes*: its promises
 //!    are all there (those up to the lost slot concern decided slots), but it can execute nothing
-//!    and would vouch for nothing. A checkpoint verifies if all its pieces do, those in files of
+//!    and would attest nothing. A checkpoint verifies if all its pieces do, those in files of
 //!    older checkpoints too; a rotten piece is lost to every checkpoint that links to it.
 //! 4. What the log holds, and whether what rotted in it matters (the `log::recovery` module).
 //!
@@ -212,7 +212,7 @@ pub struct Expectation {
 
 /// Local settings; they may differ from one opening to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct StorageOptions {
     /// Size of a log file, bytes; at least 16 KiB, rounded up to 4 KiB. A group that does not fit
     /// gets a file of its own size. Larger files make truncation coarser, smaller ones cost two
     /// flushes more often.
@@ -235,9 +235,9 @@ pub struct Options {
     pub checkpoint_sync_bytes: u64,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for StorageOptions {
+    fn default() -> StorageOptions {
+        StorageOptions {
             log_file_bytes: Self::LEAST_LOG_FILE_BYTES,
             hasty_log_file_bytes: Self::HASTY_LOG_FILE_BYTES,
             free_log_files: 4,
@@ -248,7 +248,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl StorageOptions {
     const LEAST_FILE_BYTES: u64 = 16 * 1024;
     const LEAST_LOG_FILE_BYTES: u64 = 16 * 1024 * 1024;
     const MOST_LOG_FILE_BYTES: u64 = 128 * 1024 * 1024;
@@ -265,13 +265,13 @@ impl Options {
     /// of a large state are rarer, after up to `most_bytes`, so many of those may be kept: the log has no more
     /// files than it ever needed at once.
     #[must_use]
-    pub fn for_checkpoints_of(checkpoint_bytes: u64, most_bytes: u64) -> Options {
+    pub fn for_checkpoints_of(checkpoint_bytes: u64, most_bytes: u64) -> StorageOptions {
         let half = checkpoint_bytes / 2;
         let log_file_bytes = half.clamp(Self::LEAST_LOG_FILE_BYTES, Self::MOST_LOG_FILE_BYTES);
-        let options = Options { log_file_bytes, ..Options::default() };
+        let options = StorageOptions { log_file_bytes, ..StorageOptions::default() };
         let files = most_bytes.max(checkpoint_bytes).div_ceil(log_file_bytes).saturating_mul(2);
         let free_log_files = usize::try_from(files).unwrap_or(usize::MAX);
-        Options { free_log_files: options.free_log_files.max(free_log_files), ..options }
+        StorageOptions { free_log_files: options.free_log_files.max(free_log_files), ..options }
     }
 
     fn log_files(&self) -> FileSizes {
@@ -353,7 +353,7 @@ pub fn format_of(disk: &mut impl Disk, expected: &Expectation) -> Result<u32, Op
 pub fn open<D: Disk>(
     mut disk: D,
     expected: &Expectation,
-    options: &Options,
+    options: &StorageOptions,
 ) -> Result<Opened<D>, OpenError> {
     let file = read_superblock(&mut disk, expected)?;
     let superblock = file.current().clone();

@@ -1,7 +1,7 @@
 //! How large the files of a log are, and which are used again.
 
 use crate::common::*;
-use perdura_durability::{Disk, Log, MemoryDisk, Options, open};
+use perdura_durability::{Disk, Log, MemoryDisk, StorageOptions, open};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Encode, Record, Slot};
 
@@ -16,7 +16,7 @@ fn written(disk: &MemoryDisk) -> u64 {
 fn an_append_never_waits_for_a_large_file() {
     const HASTY: u64 = 16 * 1024;
     const USUAL: u64 = 1024 * 1024;
-    let sizes = Options { log_file_bytes: USUAL, hasty_log_file_bytes: HASTY, ..options() };
+    let sizes = StorageOptions { log_file_bytes: USUAL, hasty_log_file_bytes: HASTY, ..options() };
     let mut disk = formatted(Durability::Sync);
     let mut opened = open(disk.handle(), &expectation(), &sizes).unwrap();
     let meter = disk.handle();
@@ -68,8 +68,11 @@ fn an_append_never_waits_for_a_large_file() {
 /// Where nobody makes files ready, those that an append has to make are small, but for a large group.
 #[test]
 fn files_that_are_made_in_haste_are_small() {
-    let sizes =
-        Options { log_file_bytes: 1024 * 1024, hasty_log_file_bytes: 16 * 1024, ..options() };
+    let sizes = StorageOptions {
+        log_file_bytes: 1024 * 1024,
+        hasty_log_file_bytes: 16 * 1024,
+        ..options()
+    };
     let mut disk = formatted(Durability::Sync);
     let mut log = open(disk.handle(), &expectation(), &sizes).unwrap().log;
     for slot in 1..8 {
@@ -89,7 +92,7 @@ fn files_that_are_made_in_haste_are_small() {
 #[test]
 fn files_of_another_size_are_read_and_let_go() {
     let mut disk = formatted(Durability::Sync);
-    let large = Options { log_file_bytes: 128 * 1024, ..options() };
+    let large = StorageOptions { log_file_bytes: 128 * 1024, ..options() };
     let mut slot = 0;
     for (run, sizes) in [options(), large, options(), large].iter().enumerate() {
         let mut opened = open(disk.handle(), &expectation(), sizes).unwrap();
@@ -129,7 +132,8 @@ fn large_groups_do_not_keep_files_small() {
     const HASTY: u64 = 256 * 1024;
     const USUAL: u64 = 16 * HASTY;
     for tenths in [3, 6, 12] {
-        let sizes = Options { log_file_bytes: USUAL, hasty_log_file_bytes: HASTY, ..options() };
+        let sizes =
+            StorageOptions { log_file_bytes: USUAL, hasty_log_file_bytes: HASTY, ..options() };
         let mut disk = formatted(Durability::Sync);
         let mut log = open(disk.handle(), &expectation(), &sizes).unwrap().log;
         let mut slot = 0;
@@ -159,7 +163,8 @@ fn large_groups_do_not_keep_files_small() {
 #[test]
 fn after_a_crash_the_next_file_is_made_ready_without_haste() {
     const MIB: u64 = 1024 * 1024;
-    let sizes = Options { log_file_bytes: 8 * MIB, hasty_log_file_bytes: 4 * MIB, ..options() };
+    let sizes =
+        StorageOptions { log_file_bytes: 8 * MIB, hasty_log_file_bytes: 4 * MIB, ..options() };
     let mut disk = formatted(Durability::Sync);
     let mut opened = open(disk.handle(), &expectation(), &sizes).unwrap();
     for slot in 1..=900 {
@@ -185,7 +190,8 @@ fn after_a_crash_the_next_file_is_made_ready_without_haste() {
 #[test]
 fn a_disk_that_is_full_of_free_files_loses_nothing() {
     const MIB: u64 = 1024 * 1024;
-    let sizes = Options { log_file_bytes: 4 * MIB, hasty_log_file_bytes: 256 * 1024, ..options() };
+    let sizes =
+        StorageOptions { log_file_bytes: 4 * MIB, hasty_log_file_bytes: 256 * 1024, ..options() };
     let mut disk = formatted(Durability::Sync);
     let mut opened = open(disk.handle(), &expectation(), &sizes).unwrap();
     disk.set_capacity(Some(3 * MIB));
@@ -239,12 +245,12 @@ fn a_replica_has_files_that_fit_its_checkpoints() {
         (1024, 128, 16),
         (1 << 20, 128, 16384),
     ] {
-        let options = Options::for_checkpoints_of(checkpoint * MIB, checkpoint * MIB);
+        let options = StorageOptions::for_checkpoints_of(checkpoint * MIB, checkpoint * MIB);
         assert_eq!(options.log_file_bytes, file * MIB, "{checkpoint} MiB");
         assert_eq!(options.free_log_files, free, "{checkpoint} MiB");
         assert_eq!(options.hasty_log_file_bytes, 16 * MIB);
     }
-    let stretched = Options::for_checkpoints_of(256 * MIB, 768 * MIB);
+    let stretched = StorageOptions::for_checkpoints_of(256 * MIB, 768 * MIB);
     assert_eq!(stretched.log_file_bytes, 128 * MIB);
     assert_eq!(stretched.free_log_files, 12);
 }
@@ -252,7 +258,7 @@ fn a_replica_has_files_that_fit_its_checkpoints() {
 /// A log that was long once, and is short from then on: what it took then goes, a little with each truncation.
 #[test]
 fn free_files_that_are_needed_no_more_go() {
-    let sizes = Options { free_log_files: 40, ..options() };
+    let sizes = StorageOptions { free_log_files: 40, ..options() };
     let disk = formatted(Durability::Sync);
     let mut log = open(disk.handle(), &expectation(), &sizes).unwrap().log;
     let mut slot = 0;

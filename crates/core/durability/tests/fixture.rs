@@ -7,7 +7,7 @@
 
 use crate::common::*;
 use perdura_durability::{
-    Disk, FORMAT_VERSION, FileDisk, MemoryDisk, Opened, Options, RecoveredState, format,
+    Disk, FORMAT_VERSION, FileDisk, MemoryDisk, Opened, RecoveredState, StorageOptions, format,
     older_format, open,
 };
 use perdura_protocol::configuration::Durability;
@@ -38,8 +38,8 @@ fn records() -> Vec<Record> {
 }
 
 /// The least that a log file may be.
-fn small() -> Options {
-    Options { log_file_bytes: 16 * 1024, ..options() }
+fn small() -> StorageOptions {
+    StorageOptions { log_file_bytes: 16 * 1024, ..options() }
 }
 
 fn copy(version: u32, from: &Path, to: &Path) {

@@ -7,7 +7,7 @@ use perdura_durability::inspect::{CheckpointItem, PieceVerdict, inspect_checkpoi
 use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{
     CheckpointError, CheckpointReader, Checkpoints, Disk, FORMAT_VERSION, FileDisk, MemoryDisk,
-    NewState, Opened, Options, PieceName, RecoveredState, format, older_format, open,
+    NewState, Opened, PieceName, RecoveredState, StorageOptions, format, older_format, open,
 };
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
@@ -65,7 +65,7 @@ const NEXT: &str = "checkpoint/new";
 fn clean_pieces_are_not_written_again() {
     const SEGMENT_BYTES: usize = 16 * 1024;
     let disk = formatted(Durability::Sync);
-    let mut opened = open(disk.handle(), &expectation(), &Options::default()).unwrap();
+    let mut opened = open(disk.handle(), &expectation(), &StorageOptions::default()).unwrap();
     let mut state: Vec<Bytes> = (0..1000).map(|i| content(i, SEGMENT_BYTES)).collect();
     let mut written = Vec::new();
     for slot in 1..=2 {
@@ -103,7 +103,7 @@ fn segments_that_moved_are_clean() {
 #[test]
 fn a_small_state_is_written_as_a_whole() {
     let disk = formatted(Durability::Sync);
-    let mut opened = open(disk.handle(), &expectation(), &Options::default()).unwrap();
+    let mut opened = open(disk.handle(), &expectation(), &StorageOptions::default()).unwrap();
     let state = [content(1, 100_000)];
     for slot in 1..4 {
         let stored = store_pieces(&mut opened.checkpoints, slot, &state, 0).unwrap();

@@ -3,7 +3,7 @@
 
 use crate::common::model::{Model, life};
 use crate::common::*;
-use perdura_durability::{Disk, MemoryDisk, OpenError, Options, open};
+use perdura_durability::{Disk, MemoryDisk, OpenError, StorageOptions, open};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Record, Slot};
 
@@ -28,12 +28,12 @@ fn nothing_is_lost_at_any_single_operation() {
     const KIB: u64 = 1024;
     for (file, hasty, steps) in [(32, 32, 60), (512, 16, 120), (2048, 1024, 120)] {
         let (log_file_bytes, hasty_log_file_bytes) = (file * KIB, hasty * KIB);
-        let sizes = Options { log_file_bytes, hasty_log_file_bytes, ..options() };
+        let sizes = StorageOptions { log_file_bytes, hasty_log_file_bytes, ..options() };
         cut_everywhere(&sizes, steps);
     }
 }
 
-fn cut_everywhere(sizes: &Options, steps: u32) {
+fn cut_everywhere(sizes: &StorageOptions, steps: u32) {
     let reopen = |disk: &MemoryDisk| open(disk.handle(), &expectation(), sizes);
     for cut in 0.. {
         let mut random = Random(7);
@@ -65,7 +65,7 @@ fn cut_everywhere(sizes: &Options, steps: u32) {
 }
 
 /// Whether a file is in use that was not as large as it was to become.
-fn any_between(disk: &mut MemoryDisk, sizes: &Options) -> bool {
+fn any_between(disk: &mut MemoryDisk, sizes: &StorageOptions) -> bool {
     log_files(disk).iter().any(|name| {
         let size = disk.len(name).unwrap();
         size > 64 * 1024 && size < sizes.log_file_bytes

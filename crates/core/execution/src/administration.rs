@@ -24,7 +24,7 @@
 //!    `crates/core/durability/src/superblock.rs`). It fetches the state, and votes when a certified prefix reaches that slot.
 
 use crate::genesis::{Genesis, GenesisError};
-use crate::terms::Terms;
+use crate::rules_in_force::RulesInForce;
 use imbl::{OrdMap, OrdSet};
 use perdura_protocol::codec::{encode_bytes, encode_count, encode_list};
 use perdura_protocol::configuration::{Member, Parameters};
@@ -307,7 +307,7 @@ pub(crate) struct Administration<'a> {
     // The version of the core's rules in force.
     pub(crate) rules: u16,
     pub(crate) registry: &'a mut Registry,
-    pub(crate) next_terms: &'a mut Terms,
+    pub(crate) next_rules: &'a mut RulesInForce,
 }
 
 impl Administration<'_> {
@@ -326,10 +326,10 @@ impl Administration<'_> {
     ) -> Result<(Outcome, Change), String> {
         let change = match command {
             AdminCommand::RaiseVersions(versions) => {
-                self.next_terms.raise_versions(versions).map(|()| Change::None)?
+                self.next_rules.raise_versions(versions).map(|()| Change::None)?
             }
             AdminCommand::RaiseStateLimit { bytes } => {
-                self.next_terms.raise_state_limit(bytes).map(|()| Change::None)?
+                self.next_rules.raise_state_limit(bytes).map(|()| Change::None)?
             }
             AdminCommand::ListClients => {
                 let list = self.registry.clients().map(|(name, key)| (name.to_owned(), key));

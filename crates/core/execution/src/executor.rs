@@ -101,8 +101,8 @@ impl Executor {
 
     /// The same, which tells there what its service is being asked.
     #[must_use]
-    pub fn telling(self, asked: Asked) -> Executor {
-        Executor { machine: self.machine.telling(asked), ..self }
+    pub fn with_asked(self, asked: Asked) -> Executor {
+        Executor { machine: self.machine.with_asked(asked), ..self }
     }
 
     /// Whether what is executed now was executed before, and comes from the log.

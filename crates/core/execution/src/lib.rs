@@ -27,12 +27,12 @@ mod manifest;
 mod measure;
 mod outcomes;
 mod restore;
+mod rules_in_force;
 mod service;
 mod session;
 mod sessions;
 mod snapshot;
 mod stage;
-mod terms;
 mod view;
 mod waiting;
 

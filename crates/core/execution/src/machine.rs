@@ -14,11 +14,11 @@ use crate::cost::{Meter, Spending};
 use crate::genesis::{Genesis, GenesisError};
 use crate::interface::Inspector;
 use crate::measure::Measure;
+use crate::rules_in_force::RulesInForce;
 use crate::service::{QueryContext, Service};
 use crate::session::{Session, Token};
 use crate::sessions::Sessions;
 use crate::snapshot::StateSnapshot;
-use crate::terms::Terms;
 use bytes::Bytes;
 use effects::Effects;
 use frame::FrameRun;
@@ -50,7 +50,7 @@ pub struct Machine<S> {
     pub(crate) history: Digest,
     // Boundaries passed; counted where checkpoints go round among the replicas.
     pub(crate) turn: Option<u64>,
-    pub(crate) terms: Terms,
+    pub(crate) rules: RulesInForce,
     pub(crate) registry: Registry,
     pub(crate) sessions: Sessions,
     pub(crate) service: S,
@@ -58,7 +58,7 @@ pub struct Machine<S> {
     pub(crate) inspector: Inspector,
     pub(crate) asked: Asked,
     // Those of the next slot, while one is executed; else those in force.
-    pub(crate) next_terms: Terms,
+    pub(crate) next_rules: RulesInForce,
 }
 
 /// The outcome of one command.
@@ -102,10 +102,10 @@ impl<S: Service> Machine<S> {
         genesis: Genesis,
         mut service: S,
     ) -> Result<Machine<S>, GenesisError> {
-        let terms = Terms::first(parameters);
-        terms.versions.check(newest_versions(&service))?;
+        let rules = RulesInForce::first(parameters);
+        rules.versions.check(newest_versions(&service))?;
         let registry = Registry::new(parameters, genesis)?;
-        terms.tell(&mut service, Slot(0));
+        rules.tell(&mut service, Slot(0));
         let asked = Asked::default();
         Ok(Machine {
             cluster: parameters.cluster,
@@ -114,10 +114,10 @@ impl<S: Service> Machine<S> {
             time: Time(0),
             history: Digest::ZERO,
             turn: (parameters.schedule == Schedule::Sequential).then_some(0),
-            terms,
-            next_terms: terms,
+            rules,
+            next_rules: rules,
             registry,
-            sessions: Sessions::new(terms.versions.rules > 0),
+            sessions: Sessions::new(rules.versions.rules > 0),
             inspector: Inspector::of(&service, Slot(0), &asked),
             service,
             asked,
@@ -126,7 +126,7 @@ impl<S: Service> Machine<S> {
 
     /// The same, which tells there what its service is being asked.
     #[must_use]
-    pub fn telling(self, asked: Asked) -> Machine<S> {
+    pub fn with_asked(self, asked: Asked) -> Machine<S> {
         let inspector = Inspector { asked: asked.clone(), ..self.inspector };
         Machine { asked, inspector, ..self }
     }
@@ -220,25 +220,25 @@ impl<S: Service> Machine<S> {
                 Some(outcome) => executed.reply(Reply { session, number, outcome }),
                 None => self.execute_frame(batch.digest(), frame, &mut executed),
             }
-            if seeded!(VersionAtOnce) && self.next_terms != self.terms {
-                executed.outdated = self.go_on_under(self.next_terms).err();
+            if seeded!(VersionAtOnce) && self.next_rules != self.rules {
+                executed.outdated = self.go_on_under(self.next_rules).err();
             }
         }
-        if self.next_terms != self.terms {
-            executed.outdated = self.go_on_under(self.next_terms).err();
+        if self.next_rules != self.rules {
+            executed.outdated = self.go_on_under(self.next_rules).err();
         }
         executed.finish()
     }
 
     /// What was raised in this slot holds from the next one on.
-    fn go_on_under(&mut self, terms: Terms) -> Result<(), VersionError> {
-        terms.versions.check(newest_versions(&self.service))?;
-        self.terms = terms;
+    fn go_on_under(&mut self, rules: RulesInForce) -> Result<(), VersionError> {
+        rules.versions.check(newest_versions(&self.service))?;
+        self.rules = rules;
         if self.rules() > 0 {
             self.sessions.start_timing(self.time);
         }
         self.asked.ask(Call::SetVersion, 0);
-        terms.tell(&mut self.service, self.slot);
+        rules.tell(&mut self.service, self.slot);
         self.asked.answered();
         Ok(())
     }
@@ -265,7 +265,7 @@ impl<S: Service> Machine<S> {
     }
 
     fn rules(&self) -> u16 {
-        self.terms.versions.rules
+        self.rules.versions.rules
     }
 
     fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Effects<'_>) {
@@ -295,8 +295,8 @@ impl<S: Service> Machine<S> {
             slot: *slot,
             time: *time,
             clock,
-            rules: self.terms.versions.rules,
-            next_terms: &mut self.next_terms,
+            rules: self.rules.versions.rules,
+            next_rules: &mut self.next_rules,
             registry,
             service,
             asked,
@@ -329,13 +329,13 @@ impl<S: Service> Machine<S> {
     /// The versions under which the next slot is executed.
     #[must_use]
     pub fn versions(&self) -> Versions {
-        self.terms.versions
+        self.rules.versions
     }
 
     /// How large the service's state may become in the next slot, bytes.
     #[must_use]
     pub fn state_limit_bytes(&self) -> u64 {
-        self.terms.state_limit_bytes
+        self.rules.state_limit_bytes
     }
 
     /// The administrator's key.

@@ -10,10 +10,10 @@ use crate::asked::{Asked, Call};
 use crate::interface::Inspector;
 use crate::machine::{Machine, newest_versions};
 use crate::manifest::Manifest;
+use crate::rules_in_force::RulesInForce;
 use crate::service::Service;
 use crate::session::Session;
 use crate::sessions::{Sessions, Table};
-use crate::terms::Terms;
 use bytes::Bytes;
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::fields::{FieldError, Fields};
@@ -105,14 +105,14 @@ impl<S: Service> Machine<S> {
         let core = Core::decode(&mut reader, parameters, head.administrator, timed)
             .and_then(|core| reader.finish().map(|()| core))
             .map_err(malformed)?;
-        let terms =
-            Terms { versions: manifest.versions, state_limit_bytes: head.state_limit_bytes };
-        terms.tell(&mut service, manifest.slot);
+        let rules =
+            RulesInForce { versions: manifest.versions, state_limit_bytes: head.state_limit_bytes };
+        rules.tell(&mut service, manifest.slot);
         let sessions = Sessions::restored(core.tables, head.stood_ms);
         let sessions = restore_sessions(manifest, head.time, sessions, &pieces)?;
         let inspector = Inspector::of(&service, manifest.slot, &asked);
         asked.about(Call::Install, manifest.slot, || service.restore(segments))?;
-        terms.tell(&mut service, manifest.slot);
+        rules.tell(&mut service, manifest.slot);
         Ok(Machine {
             cluster: parameters.cluster,
             offer_ms: parameters.offer_ms(),
@@ -120,8 +120,8 @@ impl<S: Service> Machine<S> {
             time: head.time,
             history: manifest.history,
             turn: head.turn,
-            terms,
-            next_terms: terms,
+            rules,
+            next_rules: rules,
             registry: core.registry,
             sessions,
             service,

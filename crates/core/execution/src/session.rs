@@ -92,7 +92,7 @@ pub(crate) type Token = [u8; 16];
 
 /// What the tables of sessions know of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
+pub(crate) struct SessionState {
     pub(crate) reply_bytes: usize,
     pub(crate) last_used: Slot,
     pub(crate) renewed: Option<Time>,
@@ -229,10 +229,10 @@ impl Session {
         self.entry.take();
     }
 
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> SessionState {
         let Session { reply_bytes, last_used, renewed, .. } = *self;
         let offered = self.by_time.first().map(|(until, _)| *until);
-        Held { reply_bytes, last_used, renewed, waits: !self.waiting.is_empty(), offered }
+        SessionState { reply_bytes, last_used, renewed, waits: !self.waiting.is_empty(), offered }
     }
 
     /// Whether `number` is to be executed. A number beyond the window is refused for now: it is not

@@ -19,7 +19,7 @@
 //! - What a frame costs does not grow with the number of sessions, of its key or of all.
 
 use crate::service::Standing;
-use crate::session::{Held, Session, Token};
+use crate::session::{Session, SessionState, Token};
 use imbl::{OrdMap, OrdSet};
 use perdura_protocol::codec::encode_list;
 use perdura_protocol::{
@@ -94,13 +94,13 @@ impl Table {
     }
 
     /// A session held that before it changed, or was not there, and holds this now, or is gone.
-    fn account(&mut self, nonce: u64, before: Option<Held>, now: Option<Held>) {
-        let of = |held: Option<Held>| held.filter(|held| held.reply_bytes > 0);
+    fn account(&mut self, nonce: u64, before: Option<SessionState>, now: Option<SessionState>) {
+        let of = |held: Option<SessionState>| held.filter(|held| held.reply_bytes > 0);
         let (before, now) = (of(before), of(now));
         let (gone, come) =
             (before.map_or(0, |held| held.reply_bytes), now.map_or(0, |held| held.reply_bytes));
         self.reply_bytes = self.reply_bytes - gone + come;
-        let used = |held: Option<Held>| held.map(|held| held.last_used);
+        let used = |held: Option<SessionState>| held.map(|held| held.last_used);
         if used(before) == used(now) {
             return;
         }
@@ -211,10 +211,11 @@ pub(crate) struct Passed {
 
 impl Timed {
     /// A session held that before, or was not there, and holds this now, or is gone.
-    fn account(&mut self, id: SessionId, before: Option<Held>, now: Option<Held>) {
-        let end =
-            |held: Option<Held>| held.and_then(|held| held.renewed).map(|at| (end_of(at), id));
-        let wait = |held: Option<Held>| {
+    fn account(&mut self, id: SessionId, before: Option<SessionState>, now: Option<SessionState>) {
+        let end = |held: Option<SessionState>| {
+            held.and_then(|held| held.renewed).map(|at| (end_of(at), id))
+        };
+        let wait = |held: Option<SessionState>| {
             held.filter(|held| held.waits)?.renewed.map(|at| (unattended_from(at), id))
         };
         type Key = Option<(Time, SessionId)>;
@@ -226,7 +227,8 @@ impl Timed {
         };
         moved(&mut self.by_end, end(before), end(now));
         moved(&mut self.by_wait, wait(before), wait(now));
-        let offer = |held: Option<Held>| held.and_then(|held| held.offered).map(|at| (at, id));
+        let offer =
+            |held: Option<SessionState>| held.and_then(|held| held.offered).map(|at| (at, id));
         moved(&mut self.by_offer, offer(before), offer(now));
     }
 
@@ -345,7 +347,7 @@ impl Sessions {
     }
 
     /// A live session has changed, from one to the other.
-    pub(crate) fn settle(&mut self, id: SessionId, before: Held, now: Held) {
+    pub(crate) fn settle(&mut self, id: SessionId, before: SessionState, now: SessionState) {
         if before == now {
             return;
         }

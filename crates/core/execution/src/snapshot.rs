@@ -12,10 +12,10 @@ use crate::administration::Registry;
 use crate::asked::{self, Call};
 use crate::machine::Machine;
 use crate::manifest::{Entry, Manifest};
+use crate::rules_in_force::RulesInForce;
 use crate::service::{Service, Snapshot};
 use crate::session::Session;
 use crate::sessions::Table;
-use crate::terms::Terms;
 use bytes::Bytes;
 use imbl::OrdMap;
 use perdura_protocol::codec::encode_count;
@@ -33,7 +33,7 @@ struct State {
     time: Time,
     history: Digest,
     turn: Option<u64>,
-    terms: Terms,
+    rules: RulesInForce,
     registry: Registry,
     sessions: OrdMap<PublicKey, Arc<Table>>,
     // How long the group stood still, from version 1 of the rules on.
@@ -50,7 +50,7 @@ impl StateSnapshot {
             time: machine.time,
             history: machine.history,
             turn: machine.turn,
-            terms: machine.terms,
+            rules: machine.rules,
             registry: machine.registry.clone(),
             sessions: machine.sessions.tables().clone(),
             stood_ms: machine.sessions.stood_ms(),
@@ -115,7 +115,7 @@ impl StateSnapshot {
         };
         sessions.iter().for_each(|(id, session)| add(session.entry(*id)));
         (0..state.segments()).for_each(|index| add(state.segment(index, Snapshot::entry)));
-        Manifest::new(state.slot, state.history, state.terms.versions, sessions.len(), entries)
+        Manifest::new(state.slot, state.history, state.rules.versions, sessions.len(), entries)
     }
 }
 
@@ -150,7 +150,7 @@ impl State {
     fn core(&self) -> Bytes {
         let mut out = Vec::new();
         let time = if seeded!(TimeNotInCheckpoint) { Time(0) } else { self.time };
-        if self.terms.versions.rules == 0 {
+        if self.rules.versions.rules == 0 {
             time.encode(&mut out);
             if let Some(turn) = self.turn {
                 turn.encode(&mut out);
@@ -161,7 +161,7 @@ impl State {
             if let Some(turn) = &self.turn {
                 fields.require("turn", turn);
             }
-            fields.require("state-limit-bytes", &self.terms.state_limit_bytes);
+            fields.require("state-limit-bytes", &self.rules.state_limit_bytes);
             fields.require("administrator", &self.registry.administrator());
             fields.require("stood-ms", &self.stood_ms.unwrap_or(0));
             fields.encode(&mut out);

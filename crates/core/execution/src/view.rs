@@ -8,9 +8,9 @@
 use crate::administration::Registry;
 use crate::machine::{Machine, newest_versions};
 use crate::measure::Measure;
+use crate::rules_in_force::RulesInForce;
 use crate::service::Service;
 use crate::session::Session;
-use crate::terms::Terms;
 use perdura_protocol::{Configuration, Frame, PublicKey, SessionId, Slot, Time, Versions, limits};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ pub struct View {
 struct Figures {
     slot: Slot,
     due: Option<Time>,
-    terms: Terms,
+    rules: RulesInForce,
     state_bytes: u64,
     measures: Vec<Measure>,
 }
@@ -46,7 +46,7 @@ impl Figures {
         Figures {
             slot: machine.slot(),
             due: machine.due(),
-            terms: machine.terms,
+            rules: machine.rules,
             state_bytes: machine.state_bytes(),
             measures: machine.measures(),
         }
@@ -168,7 +168,7 @@ impl View {
     /// [`Machine::versions`].
     #[must_use]
     pub fn versions(&self) -> Versions {
-        self.figures.terms.versions
+        self.figures.rules.versions
     }
 
     /// The newest versions that the program knows.
@@ -180,7 +180,7 @@ impl View {
     /// [`Machine::state_limit_bytes`].
     #[must_use]
     pub fn state_limit_bytes(&self) -> u64 {
-        self.figures.terms.state_limit_bytes
+        self.figures.rules.state_limit_bytes
     }
 
     /// [`Machine::state_bytes`].

@@ -299,7 +299,7 @@ impl Service for Watched {
 fn who_else_asks_is_told_what_has_not_returned() {
     let asked = Asked::default();
     let machine = Machine::new(&parameters(), genesis(), Watched(asked.clone())).unwrap();
-    let mut replica = Replica(machine.telling(asked.clone()));
+    let mut replica = Replica(machine.with_asked(asked.clone()));
     replica.open(session(ALICE, 7));
     let outcome = replica.one(session(ALICE, 7), 1, &service("any"));
     assert_eq!((outcome, asked.now()), (Outcome::Service(Bytes::new()), None));

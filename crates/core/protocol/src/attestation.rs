@@ -12,7 +12,7 @@ use crate::codec::{Decode, DecodeError, Encode, Reader, encode_list};
 use crate::ids::{ClusterId, Digest, ReplicaId, Slot, View};
 use crate::keys::{Claim, PublicKey, SecretKey, Signature};
 use crate::limits;
-use crate::statement::{Context, Kind, STATEMENT_BYTES};
+use crate::statement::{Context, STATEMENT_BYTES, StatementKind};
 
 /// The longest path in a tree of [`limits::ATTESTED`] leaves.
 const LONGEST_PATH: usize = limits::ATTESTED.ilog2() as usize;
@@ -60,7 +60,7 @@ fn statement(
     root.encode(&mut out);
     count.encode(&mut out);
     let context = Context { cluster, configuration };
-    context.statement(Kind::Attested, View(0), Slot(0), Digest::of(&out))
+    context.statement(StatementKind::Attested, View(0), Slot(0), Digest::of(&out))
 }
 
 impl Attestation {

@@ -9,7 +9,7 @@ use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes, encode_cou
 use crate::ids::{ClusterId, Digest, Slot, View};
 use crate::keys::{Claim, PublicKey, SecretKey, Signature};
 use crate::limits;
-use crate::statement::{Context, Kind, STATEMENT_BYTES};
+use crate::statement::{Context, STATEMENT_BYTES, StatementKind};
 use bytes::{Buf, Bytes};
 
 /// A numbered stream of commands of one client: its key and a number that the client never uses
@@ -115,7 +115,12 @@ impl Frame {
     }
 
     fn statement(cluster: ClusterId, body: Digest) -> [u8; STATEMENT_BYTES] {
-        Context { cluster, configuration: 0 }.statement(Kind::Frame, View(0), Slot(0), body)
+        Context { cluster, configuration: 0 }.statement(
+            StatementKind::Frame,
+            View(0),
+            Slot(0),
+            body,
+        )
     }
 
     /// The encoded commands, the first with number [`Frame::first_number`].

@@ -9,7 +9,7 @@ use crate::ids::{ClusterId, Digest, Slot, View};
 use crate::keys::{Claim, PublicKey, SecretKey, Signature};
 use crate::limits;
 use crate::quorum::Faults;
-use crate::statement::{Context, Kind, STATEMENT_BYTES};
+use crate::statement::{Context, STATEMENT_BYTES, StatementKind};
 use bytes::Bytes;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -230,7 +230,7 @@ impl Map {
 
     fn statement(&self) -> [u8; STATEMENT_BYTES] {
         let context = Context { cluster: self.cluster, configuration: 0 };
-        context.statement(Kind::Map, View(0), Slot(0), self.digest())
+        context.statement(StatementKind::Map, View(0), Slot(0), self.digest())
     }
 
     /// The administrator's signature over it.

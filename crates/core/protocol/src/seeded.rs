@@ -90,8 +90,8 @@ bugs! {
         "As long as this replica's stage has anything to do, no leader is suspected."
     JoinedOnOneVoice "joined-on-one-voice" "A4"
         "A later view is joined when a single other replica wants it."
-    TestimonyRefused "testimony-refused" "A4"
-        "What nothing at hand proves to a laggard is not testified to it."
+    AttestationRefused "attestation-refused" "A4"
+        "What nothing at hand proves to a laggard is not attested to it."
     NewViewNotRepeated "new-view-not-repeated" "A4"
         "Who missed a NewView is never sent it again."
 

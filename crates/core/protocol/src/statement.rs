@@ -18,7 +18,7 @@ pub struct Context {
 /// What kind of thing is stated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum StatementKind {
     /// "I was proposed this batch for this slot in this view, and no other."
     Write = 1,
     /// "I hold this batch and my vote for it on disk."
@@ -53,7 +53,7 @@ impl Context {
     #[must_use]
     pub fn statement(
         self,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,
@@ -98,7 +98,7 @@ impl Certificate {
         self.0.len()
     }
 
-    /// Whether nobody signed (as under r = 0, where links vouch).
+    /// Whether nobody signed (as under r = 0, where links attest).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -2,7 +2,7 @@
 
 use crate::common;
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::{
     BootId, Context, Decode, Digest, Encode, Faults, Message, Record, ReplicaId, Scheme, SecretKey,
     Signature, Slot, Time, View,
@@ -19,7 +19,7 @@ fn boot_id(number: u64) -> BootId {
     BootId { number, nonce: [number as u8; 16] }
 }
 
-fn sign(id: u8, kind: Kind, view: View, slot: Slot, digest: Digest) -> Signature {
+fn sign(id: u8, kind: StatementKind, view: View, slot: Slot, digest: Digest) -> Signature {
     let key = SecretKey::from_seed(SCHEME, [10 + id; 32]);
     let context = Context { cluster: common::CLUSTER, configuration: 0 };
     key.sign(&context.statement(kind, view, slot, digest))
@@ -27,7 +27,7 @@ fn sign(id: u8, kind: Kind, view: View, slot: Slot, digest: Digest) -> Signature
 
 /// As replica `id` signs it.
 fn announcement(id: u8, boot: BootId) -> Announcement {
-    let signature = sign(id, Kind::Boot, View(0), Slot(0), boot.digest());
+    let signature = sign(id, StatementKind::Boot, View(0), Slot(0), boot.digest());
     Announcement { boot, configuration: 0, signature }
 }
 
@@ -210,7 +210,7 @@ fn its_own_vote_that_its_log_lacks_keeps_it_out_and_a_false_one_does_not() {
     let signed = |by: u8, configuration| {
         let key = SecretKey::from_seed(SCHEME, [10 + by; 32]);
         let context = Context { cluster: common::CLUSTER, configuration };
-        let signature = key.sign(&context.statement(Kind::Accept, view, slot, digest));
+        let signature = key.sign(&context.statement(StatementKind::Accept, view, slot, digest));
         Some(HeldVote { view, slot, digest, configuration, signature })
     };
     let (own, announced) = (boot_id(2), || Some(announcement(0, boot_id(2))));
@@ -393,7 +393,7 @@ fn given_back(records: Vec<Record>, announced: &Announcement) -> Option<HeldVote
 fn the_newest_vote_that_was_heard_is_given_back_after_a_restart_too() {
     let vote = |slot: u64| {
         let (view, slot, digest) = (View(0), Slot(slot), Digest::of(&slot.to_le_bytes()));
-        let signature = sign(2, Kind::Accept, view, slot, digest);
+        let signature = sign(2, StatementKind::Accept, view, slot, digest);
         HeldVote { view, slot, digest, configuration: 0, signature }
     };
     let says = |node: &mut Node, ms, HeldVote { view, slot, digest, signature, .. }| {

@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::CLUSTER;
 use bytes::Bytes;
 use perdura_protocol::message::Decision;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
     Batch, Certificate, Command, Context, Decode, Digest, Encode, Frame, Message, PublicKey,
@@ -40,12 +40,12 @@ fn frame(seed: u8, number: u64, genuine: bool) -> Frame {
     Frame::build(CLUSTER, session, 0, number, &[Command::Open.to_bytes()], Some(&signer))
 }
 
-fn sign(id: u8, kind: Kind, view: View, slot: Slot, digest: Digest) -> Signature {
+fn sign(id: u8, kind: StatementKind, view: View, slot: Slot, digest: Digest) -> Signature {
     let context = Context { cluster: CLUSTER, configuration: 0 };
     key(10 + id).sign(&context.statement(kind, view, slot, digest))
 }
 
-fn certificate(ids: &[u8], kind: Kind, slot: Slot, digest: Digest) -> Certificate {
+fn certificate(ids: &[u8], kind: StatementKind, slot: Slot, digest: Digest) -> Certificate {
     let one = |id: &u8| (ReplicaId(*id), sign(*id, kind, View(0), slot, digest));
     Certificate::new(ids.iter().map(one).collect())
 }
@@ -54,7 +54,7 @@ fn certificate(ids: &[u8], kind: Kind, slot: Slot, digest: Digest) -> Certificat
 fn change(id: u8, view: u64, locks: u64) -> ViewChange {
     let digest = Digest::of(b"batch");
     let lock = |slot| {
-        let writes = certificate(&[0, 2, 3], Kind::Write, slot, digest);
+        let writes = certificate(&[0, 2, 3], StatementKind::Write, slot, digest);
         Lock { slot, view: View(0), digest, writes }
     };
     let mut change = ViewChange {
@@ -65,7 +65,8 @@ fn change(id: u8, view: u64, locks: u64) -> ViewChange {
         locks: (1..=locks).map(|slot| lock(Slot(slot))).collect(),
         signature: Signature::NONE,
     };
-    change.signature = sign(id, Kind::ViewChange, View(view), Slot(0), change.body_digest());
+    change.signature =
+        sign(id, StatementKind::ViewChange, View(view), Slot(0), change.body_digest());
     change
 }
 
@@ -76,7 +77,7 @@ fn decisions(last: Slot, accepts: &[u8]) -> (Vec<Decision>, Digest) {
     for slot in (1..=last.0).map(Slot) {
         let batch = Batch::tick(Time(1_000_000 + slot.0));
         history = history.chain(slot, batch.digest());
-        let accepts = certificate(accepts, Kind::Accept, slot, batch.digest());
+        let accepts = certificate(accepts, StatementKind::Accept, slot, batch.digest());
         decisions.push(Decision { slot, view: View(0), accepts, batch });
     }
     (decisions, history)
@@ -84,7 +85,7 @@ fn decisions(last: Slot, accepts: &[u8]) -> (Vec<Decision>, Digest) {
 
 /// Certified by two.
 fn prefix(slot: Slot, history: Digest) -> PrefixCertificate {
-    let certificate = certificate(&[0, 2], Kind::Prefix, slot, history);
+    let certificate = certificate(&[0, 2], StatementKind::Prefix, slot, history);
     PrefixCertificate { slot, history, configuration: 0, certificate }
 }
 
@@ -356,7 +357,7 @@ fn an_overdue_frame_is_taken_whatever_else_its_client_sends() {
     let sparse = (0..200).map(|number| frame(51, number, true));
     let frames = sparse.chain((0..10).map(|index| packed(32 * index))).collect();
     let (view, slot, batch) = (View(0), Slot(1), Batch::requests(Time(1_000_001), frames));
-    let accepts = certificate(&[1, 2, 3], Kind::Accept, slot, batch.digest());
+    let accepts = certificate(&[1, 2, 3], StatementKind::Accept, slot, batch.digest());
     let decisions = vec![Decision { slot, view, accepts, batch }];
     leader.give(replica(1), &Message::Decisions { decisions, prefix: None, between: vec![] });
     leader.tick();
@@ -419,7 +420,7 @@ fn who_asks_for_view_after_view_has_one_signature_of_each_verified() {
     for view in 1..=100 {
         let mut change = ViewChange { locks: locks.clone(), ..change(3, view, 0) };
         let view = change.view;
-        change.signature = sign(3, Kind::ViewChange, view, Slot(0), change.body_digest());
+        change.signature = sign(3, StatementKind::ViewChange, view, Slot(0), change.body_digest());
         victim.give(replica(3), &Message::ViewChange(Box::new(change)));
         victim.tick();
     }
@@ -439,7 +440,7 @@ fn new_views_that_nobody_asked_for_cost_a_few_signatures() {
         let (view, sender, signature) = (View(4), ReplicaId(0), Signature::NONE);
         let changes = vec![own.clone(), junk, change(3, 4, 0)];
         let mut new_view = NewView { view, sender, configuration: 0, changes, signature };
-        new_view.signature = sign(0, Kind::NewView, view, Slot(0), new_view.body_digest());
+        new_view.signature = sign(0, StatementKind::NewView, view, Slot(0), new_view.body_digest());
         victim.give(replica(0), &Message::NewView(Box::new(new_view)));
         victim.tick();
     }
@@ -468,7 +469,7 @@ fn frames_of_a_proposal_with_a_wrong_time_are_not_looked_at() {
 fn votes_for_states_that_a_laggard_cannot_judge_cost_it_nothing() {
     let mut laggard = Single::new(1);
     let (slot, digest) = (Slot(64), Digest::of(b"state"));
-    let signature = sign(0, Kind::Checkpoint, View(0), slot, digest);
+    let signature = sign(0, StatementKind::Checkpoint, View(0), slot, digest);
     laggard.give(replica(0), &Message::Checkpoint { slot, digest, signature });
     for junk in 1..=200 {
         let signature = Signature([junk; 64]);

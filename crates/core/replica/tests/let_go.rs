@@ -5,7 +5,7 @@ use crate::common;
 
 use crate::follower::{Follower, now, put};
 use perdura_protocol::configuration::{Parameters, Schedule};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::{Command, Context, Digest, Message, Scheme, SecretKey, Slot, View};
 use perdura_replica::node::Input;
 
@@ -54,7 +54,7 @@ fn passed(schedule: Schedule, boundaries: u64, certified: u64) -> [Vec<Slot>; 3]
 fn leaders_vote(slot: Slot, digest: Digest) -> Message {
     let key = SecretKey::from_seed(Scheme::KeyedHash, [10; 32]);
     let context = Context { cluster: common::CLUSTER, configuration: 0 };
-    let signature = key.sign(&context.statement(Kind::Checkpoint, View(0), slot, digest));
+    let signature = key.sign(&context.statement(StatementKind::Checkpoint, View(0), slot, digest));
     Message::Checkpoint { slot, digest, signature }
 }
 

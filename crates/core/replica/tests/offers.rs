@@ -7,7 +7,7 @@ use perdura_execution::{Machine, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Schedule;
 use perdura_protocol::fields::Fields;
 use perdura_protocol::message::{Decision, StateCertificate};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, Configuration, Context, Decode, Digest, Encode, Message, Reader, Record,
@@ -20,17 +20,23 @@ fn now(ms: u64) -> Now {
     Now { monotonic_ms: ms, wall: Time(1_000_000 + ms) }
 }
 
-fn sign(id: u8, kind: Kind, slot: Slot, digest: Digest) -> Signature {
+fn sign(id: u8, kind: StatementKind, slot: Slot, digest: Digest) -> Signature {
     sign_in(0, id, kind, slot, digest)
 }
 
-fn sign_in(configuration: u64, id: u8, kind: Kind, slot: Slot, digest: Digest) -> Signature {
+fn sign_in(
+    configuration: u64,
+    id: u8,
+    kind: StatementKind,
+    slot: Slot,
+    digest: Digest,
+) -> Signature {
     let context = Context { cluster: CLUSTER, configuration };
     let key = SecretKey::from_seed(Scheme::KeyedHash, [10 + id; 32]);
     key.sign(&context.statement(kind, View(0), slot, digest))
 }
 
-fn certificate(ids: &[u8], kind: Kind, slot: Slot, digest: Digest) -> Certificate {
+fn certificate(ids: &[u8], kind: StatementKind, slot: Slot, digest: Digest) -> Certificate {
     let one = |id: &u8| (ReplicaId(*id), sign(*id, kind, slot, digest));
     Certificate::new(ids.iter().map(one).collect())
 }
@@ -64,13 +70,13 @@ fn restarted() -> Node {
         slot: Slot(1),
         digest,
         configuration: 0,
-        certificate: certificate(&[0, 3], Kind::Checkpoint, Slot(1), digest),
+        certificate: certificate(&[0, 3], StatementKind::Checkpoint, Slot(1), digest),
     };
     let prefix = PrefixCertificate {
         slot: Slot(2),
         history,
         configuration: 0,
-        certificate: certificate(&[0, 3], Kind::Prefix, Slot(2), history),
+        certificate: certificate(&[0, 3], StatementKind::Prefix, Slot(2), history),
     };
     let boot = Boot {
         found: Found {
@@ -152,8 +158,9 @@ fn a_certificate_has_the_signatures_of_all_who_voted() {
     let mut node = restarted();
     let (slot, digest) = (Slot(2), states().0[1].manifest().digest());
     let vote = |id: u8, signature| (id, Message::Checkpoint { slot, digest, signature });
-    let genuine = |id: u8| vote(id, sign(id, Kind::Checkpoint, slot, digest));
-    for (id, message) in [genuine(1), vote(3, sign(2, Kind::Checkpoint, slot, digest)), genuine(2)]
+    let genuine = |id: u8| vote(id, sign(id, StatementKind::Checkpoint, slot, digest));
+    for (id, message) in
+        [genuine(1), vote(3, sign(2, StatementKind::Checkpoint, slot, digest)), genuine(2)]
     {
         tell(&mut node, 10_050, id, &message);
     }
@@ -161,7 +168,7 @@ fn a_certificate_has_the_signatures_of_all_who_voted() {
     let signers: Vec<u8> = offer.certificate.signatures().iter().map(|(id, _)| id.0).collect();
     assert_eq!((offer.slot, signers), (slot, vec![0, 1, 2]));
     for (id, signature) in offer.certificate.signatures() {
-        assert_eq!(*signature, sign(id.0, Kind::Checkpoint, slot, digest));
+        assert_eq!(*signature, sign(id.0, StatementKind::Checkpoint, slot, digest));
     }
 }
 
@@ -189,10 +196,10 @@ fn a_false_signature_in_the_certificate_of_a_transferred_state_is_left_out() {
         let other = (ReplicaId(2), false_one.unwrap_or_else(|| own(2).1));
         Certificate::new(vec![own(1), other, own(3)])
     };
-    let false_one = sign(1, Kind::Checkpoint, slot, digest);
-    let certificate = signed(Kind::Checkpoint, digest, Some(false_one));
+    let false_one = sign(1, StatementKind::Checkpoint, slot, digest);
+    let certificate = signed(StatementKind::Checkpoint, digest, Some(false_one));
     let offer = StateCertificate { slot, digest, configuration: 0, certificate };
-    let certificate = signed(Kind::Prefix, history, None);
+    let certificate = signed(StatementKind::Prefix, history, None);
     let prefix = PrefixCertificate { slot, history, configuration: 0, certificate };
     let found = Found { vote_after: slot, state_from: slot, lost: Some(slot), ..Found::default() };
     let mut node = Node::boot(Boot { found, ..boot() }, now(10_000)).unwrap();
@@ -216,13 +223,13 @@ fn a_false_signature_in_the_certificate_of_a_transferred_state_is_left_out() {
     let signers = |node: &mut Node, ms| {
         let offer = offered(ask(node, ms, &Message::StateQuery));
         let genuine = |(id, one): &(ReplicaId, Signature)| {
-            assert_eq!(*one, sign(id.0, Kind::Checkpoint, slot, digest));
+            assert_eq!(*one, sign(id.0, StatementKind::Checkpoint, slot, digest));
             id.0
         };
         offer.certificate.signatures().iter().map(genuine).collect::<Vec<u8>>()
     };
     assert_eq!(signers(&mut node, 10_050), [1, 3]);
-    let signature = sign(2, Kind::Checkpoint, slot, digest);
+    let signature = sign(2, StatementKind::Checkpoint, slot, digest);
     tell(&mut node, 10_060, 2, &Message::Checkpoint { slot, digest, signature });
     assert_eq!(signers(&mut node, 11_000), [1, 2, 3]);
 }
@@ -248,9 +255,9 @@ fn fetches_a_state_of(configuration: u64, away: bool) -> bool {
         let one = |id| (ReplicaId(id), sign_in(configuration, id, kind, slot, digest));
         Certificate::new((1..4).map(one).collect())
     };
-    let certificate = signed(Kind::Checkpoint, digest);
+    let certificate = signed(StatementKind::Checkpoint, digest);
     let state = StateCertificate { slot, digest, configuration, certificate };
-    let certificate = signed(Kind::Prefix, history);
+    let certificate = signed(StatementKind::Prefix, history);
     let prefix = PrefixCertificate { slot, history, configuration, certificate };
     for id in 1..4 {
         let (state, prefix) = (Some(state.clone()), prefix.clone());
@@ -287,7 +294,7 @@ fn a_state_is_signed_in_the_configuration_that_governs_its_slot() {
 /// Accepts of three of four about the first slot or the second, as from who decided it.
 fn decision(slot: u64) -> Message {
     let (slot, batch) = (Slot(slot), Batch::tick(Time(1_000_000 + slot)));
-    let accepts = certificate(&[1, 2, 3], Kind::Accept, slot, batch.digest());
+    let accepts = certificate(&[1, 2, 3], StatementKind::Accept, slot, batch.digest());
     let decisions = vec![Decision { slot, view: View(0), accepts, batch }];
     Message::Decisions { decisions, prefix: None, between: vec![] }
 }
@@ -335,9 +342,9 @@ fn take_over(node: &mut Node, signers: &[u8]) {
     let (manifest, pieces) = stored(&state);
     let (slot, digest) = (manifest.slot, manifest.digest());
     let signed = |kind, digest| certificate(signers, kind, slot, digest);
-    let certificate = signed(Kind::Checkpoint, digest);
+    let certificate = signed(StatementKind::Checkpoint, digest);
     let state = Some(StateCertificate { slot, digest, configuration: 0, certificate });
-    let certificate = signed(Kind::Prefix, history);
+    let certificate = signed(StatementKind::Prefix, history);
     let prefix = PrefixCertificate { slot, history, configuration: 0, certificate };
     for id in 1..4 {
         let (state, prefix) = (state.clone(), prefix.clone());
@@ -431,7 +438,7 @@ fn a_transferred_certificate_takes_no_signature_away() {
     let manifest = state.manifest();
     let (slot, digest) = (manifest.slot, manifest.digest());
     for id in [2, 3] {
-        let signature = sign(id, Kind::Checkpoint, slot, digest);
+        let signature = sign(id, StatementKind::Checkpoint, slot, digest);
         tell(&mut node, 10_050, id, &Message::Checkpoint { slot, digest, signature });
     }
     node.handle(now(10_060), Input::CheckpointStored { manifest });
@@ -470,9 +477,9 @@ fn halts_on(rules: bool, certified: bool) -> Option<String> {
     let (slot, bytes) = (manifest.slot, newer(&manifest, rules));
     let digest = if certified { Manifest::digest_of(&bytes) } else { manifest.digest() };
     let signed = |kind, digest| certificate(&[1, 2, 3], kind, slot, digest);
-    let state = signed(Kind::Checkpoint, digest);
+    let state = signed(StatementKind::Checkpoint, digest);
     let state = Some(StateCertificate { slot, digest, configuration: 0, certificate: state });
-    let prefix = signed(Kind::Prefix, history);
+    let prefix = signed(StatementKind::Prefix, history);
     let prefix = PrefixCertificate { slot, history, configuration: 0, certificate: prefix };
     for id in 1..4 {
         let (state, prefix) = (state.clone(), prefix.clone());

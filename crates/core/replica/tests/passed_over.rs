@@ -1,4 +1,4 @@
-//! Slots that no Accepts prove, below prefixes that a laggard is too far behind to judge: others testify what they
+//! Slots that no Accepts prove, below prefixes that a laggard is too far behind to judge: others attest what they
 //! executed, and it catches up (`serving`). The nodes are real, time is virtual, and a disk is a list of records.
 //!
 //! The test plays the first r replicas, of which the first leads view 0. In the end they are gone for good. The last
@@ -10,7 +10,7 @@ use crate::common;
 use crate::common::CLUSTER;
 use perdura_agreement::timing::TICK_MS;
 use perdura_protocol::message::Decision;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, Context, Decode, Digest, Encode, Faults, Message, Record, ReplicaId,
@@ -86,7 +86,7 @@ fn peer(id: u8) -> Peer {
     Peer::Replica(ReplicaId(id))
 }
 
-fn sign(id: u8, kind: Kind, slot: Slot, digest: Digest) -> Signature {
+fn sign(id: u8, kind: StatementKind, slot: Slot, digest: Digest) -> Signature {
     let context = Context { cluster: CLUSTER, configuration: 0 };
     let key = SecretKey::from_seed(Scheme::KeyedHash, [10 + id; 32]);
     key.sign(&context.statement(kind, View(0), slot, digest))
@@ -358,10 +358,10 @@ impl World {
     }
 
     /// With a small depth all slots are proven by Accepts.
-    fn expect_testimony(&self) {
+    fn expect_attestation(&self) {
         let counters = self.nodes.values().map(|node| node.report().counters);
-        let testified: u64 = counters.map(|counters| counters.testimonies).sum();
-        assert!(testified > 0 || self.group.depth < BY_LINK, "{self}: nobody has testified");
+        let attested: u64 = counters.map(|counters| counters.attestations).sum();
+        assert!(attested > 0 || self.group.depth < BY_LINK, "{self}: nobody has attested");
     }
 }
 
@@ -376,7 +376,7 @@ impl World {
             let batch = batch.clone();
             self.send(0, to, Message::Propose { view, slot, batch, decided, history });
             for from in self.group.played() {
-                let signature = sign(from, Kind::Write, slot, digest);
+                let signature = sign(from, StatementKind::Write, slot, digest);
                 self.send(from, to, Message::Write { view, slot, digest, signature });
             }
         }
@@ -390,7 +390,7 @@ impl World {
     fn accept(&mut self, to: impl IntoIterator<Item = u8> + Clone, slot: Slot, genuine: bool) {
         let digest = self.batch(slot).digest();
         for from in self.group.played() {
-            let real = sign(from, Kind::Accept, slot, digest);
+            let real = sign(from, StatementKind::Accept, slot, digest);
             let signature = if genuine { real } else { Signature([7; 64]) };
             for to in to.clone() {
                 self.send(from, to, Message::Accept { view: View(0), slot, digest, signature });
@@ -417,7 +417,7 @@ impl World {
         let theirs =
             theirs.unwrap_or_else(|| panic!("{self}: replica {of} does not sign slot {slot}"));
         let liars = self.group.played();
-        let liars = liars.map(|id| (ReplicaId(id), sign(id, Kind::Prefix, slot, history)));
+        let liars = liars.map(|id| (ReplicaId(id), sign(id, StatementKind::Prefix, slot, history)));
         let certificate = Certificate::new(liars.chain([(ReplicaId(of), theirs)]).collect());
         PrefixCertificate { slot, history, configuration: 0, certificate }
     }
@@ -503,7 +503,7 @@ fn attack(group: Group, restarted: bool) {
     }
     world.reach();
     world.expect_all_within(5_000, last);
-    world.expect_testimony();
+    world.expect_attestation();
 }
 
 /// Nobody lies. Those ahead count Accepts by link, vote on one more slot, so that all before it is written down, and crash
@@ -531,7 +531,7 @@ fn crash(group: Group, asked: bool, alone_ms: u64) {
     world.reach();
     // The slot on which they voted takes the votes of the laggards too.
     world.expect_all_within(10_000, last + 1);
-    world.expect_testimony();
+    world.expect_attestation();
     world.start(group.nodes());
     world.expect_all_within(10_000, last + 1);
 }

@@ -110,7 +110,7 @@ fn repaired(addresses: &[String]) -> usize {
 /// One group after the other: they share what is to go wrong.
 static ALONE: Mutex<()> = Mutex::new(());
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// With a state of `keys` values of 4 kB: above 4 MiB, checkpoints share what does not change, so that
 /// only the scrub sees it.
@@ -142,7 +142,7 @@ fn repairs_itself(u: u8, r: u8, keys: usize, fault: &AtomicU64) {
         let begun = Instant::now();
         let mut writes = 0;
         while repaired(&http) == 0 {
-            assert!(begun.elapsed() < PATIENCE, "nobody repairs its state");
+            assert!(begun.elapsed() < TIMEOUT, "nobody repairs its state");
             put(&client, &name(keys - 1), &value(keys - 1)).await;
             writes += 1;
             if r > 0 {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use perdura_execution::{Machine, StateSnapshot};
 use perdura_protocol::configuration::Schedule;
 use perdura_protocol::message::StateCertificate;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, Command, Context, Decode, Digest, Encode, Frame, Message, PublicKey,
@@ -74,8 +74,8 @@ impl Known {
             )
         };
         let (digest, history) = (snapshot.manifest().digest(), machine.history());
-        let certificate_of_state = certificate(Kind::Checkpoint, digest);
-        let certificate = certificate(Kind::Prefix, history);
+        let certificate_of_state = certificate(StatementKind::Checkpoint, digest);
+        let certificate = certificate(StatementKind::Prefix, history);
         Known {
             snapshot,
             state: StateCertificate {

@@ -89,16 +89,16 @@ pub fn what_waits_for_the_stage_is_reported() {
     let mut follower = decided(DEPTH);
     let held = |follower: &Follower| {
         let held = follower.node.held();
-        (held.unexecuted.0, held.retries, held.reads_beside)
+        (held.apply_queue.0, held.retries, held.reads_beside)
     };
     assert_eq!(held(&follower), (DEPTH as usize, (0, 0), 0));
-    let (_, bytes) = follower.node.held().unexecuted;
+    let (_, bytes) = follower.node.held().apply_queue;
     let values = (DEPTH as usize - 1) * COMMAND_BYTES;
     assert!((values..values + 1_000 * DEPTH as usize).contains(&bytes), "{bytes}");
     follower.work(1);
     assert_eq!(held(&follower), (DEPTH as usize - 1, (0, 0), 0));
     follower.work(follower.jobs.len());
-    assert_eq!((held(&follower), follower.node.held().unexecuted.1), ((0, (0, 0), 0), 0));
+    assert_eq!((held(&follower), follower.node.held().apply_queue.1), ((0, (0, 0), 0), 0));
     // Twice the same, and another one.
     for number in [1, 1, 2] {
         follower.ask(put(number), number);

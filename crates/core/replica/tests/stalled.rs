@@ -22,13 +22,13 @@ pub fn who_waits_for_its_disk_for_two_seconds_takes_no_part_until_it_comes_back(
     let mut follower = follower();
     follower.propose(put(1), 1);
     follower.wait(1_900);
-    assert_eq!(follower.node.report().company.stalled_ms, 0);
+    assert_eq!(follower.node.report().peer_health.stalled_ms, 0);
     follower.wait(200);
     let report = follower.node.report();
-    assert_eq!((report.state, report.company.stalled_ms), (State::Stalled, 2_100));
+    assert_eq!((report.state, report.peer_health.stalled_ms), (State::Stalled, 2_100));
     follower.persist();
     follower.wait(100);
-    assert_eq!(follower.node.report().company.stalled_ms, 0);
+    assert_eq!(follower.node.report().peer_health.stalled_ms, 0);
     assert_ne!(follower.node.report().state, State::Stalled);
 }
 
@@ -51,11 +51,15 @@ pub fn a_leader_whose_disk_hangs_is_replaced_unless_all_disks_are_slow() {
 
 pub fn who_says_that_its_disk_hangs_is_not_one_of_those_that_are_needed() {
     let mut follower = follower();
-    assert!(follower.node.report().company.hears >= 2);
+    assert!(follower.node.report().peer_health.hears >= 2);
     leader_says(&mut follower, 2_100);
     let report = follower.node.report();
-    assert_eq!((report.company.hears, report.state), (1, State::Waiting));
-    assert!(report.company.missing().starts_with("0 (its disk hangs)"), "{:?}", report.company);
+    assert_eq!((report.peer_health.hears, report.state), (1, State::Waiting));
+    assert!(
+        report.peer_health.missing().starts_with("0 (its disk hangs)"),
+        "{:?}",
+        report.peer_health
+    );
     leader_says(&mut follower, 0);
     assert_ne!(follower.node.report().state, State::Waiting);
 }

@@ -10,14 +10,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const VALUE_BYTES: usize = 256 << 10;
 /// Values of the state, written again and again.
 const VALUES: usize = 32;
 
 async fn put(client: &Client, key: usize, value: Vec<u8>) {
-    let options = Options { timeout: PATIENCE, ..Options::default() };
+    let options = Options { timeout: TIMEOUT, ..Options::default() };
     let (key, value) = (format!("key{key}").into_bytes().into(), value.into());
     client.call(StoreCommand::Put { key, value }.to_bytes(), &options).await.unwrap();
 }
@@ -36,7 +36,7 @@ fn figure(address: &str, name: &str) -> Option<u64> {
 fn wait_for(address: &str, name: &str, least: u64) {
     let begun = Instant::now();
     while figure(address, name).is_none_or(|value| value < least) {
-        assert!(begun.elapsed() < PATIENCE, "{name}: {:?} of {least}", figure(address, name));
+        assert!(begun.elapsed() < TIMEOUT, "{name}: {:?} of {least}", figure(address, name));
         std::thread::yield_now();
     }
 }

@@ -19,7 +19,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 const CLUSTER: ClusterId = ClusterId([1; 16]);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn key(seed: u8) -> SecretKey {
     SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
@@ -149,7 +149,7 @@ fn until(nodes: &mut [&mut Node], mut done: impl FnMut(&[&mut Node]) -> bool) {
         for node in nodes.iter_mut() {
             node.turn();
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             let seen: Vec<_> = nodes.iter().map(|node| (&node.seen, node.hub.stats())).collect();
             panic!("nothing more happens: {seen:#?}");
         }
@@ -330,7 +330,7 @@ impl Client {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
-            assert!(start.elapsed() < PATIENCE);
+            assert!(start.elapsed() < TIMEOUT);
         }
     }
 
@@ -423,7 +423,7 @@ fn an_oversized_frame_ends_the_link_by_its_length_alone() {
     while node.down().is_none() {
         let _ = client.link.write_to(&mut client.socket);
         node.turn();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     let reason = node.down().unwrap();
     assert!(matches!(reason, LinkError::Misbehaviour(Misbehaviour::OversizedFrame, _)), "{reason}");
@@ -441,7 +441,7 @@ fn a_client_that_does_not_read_is_closed_and_others_are_served() {
     let start = Instant::now();
     while node.hub.send(&slow, reply.clone()).is_ok() {
         node.hub.flush();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     assert_eq!(node.misbehaviour(Misbehaviour::Flooding), 1);
     node.hub.send(&node.client().unwrap(), Bytes::from_static(b"still here")).unwrap();
@@ -466,7 +466,7 @@ fn a_client_that_floods_does_not_starve_the_others() {
         let _ = flood.link.queue(message.clone());
         let _: Drained = flood.link.write_to(&mut flood.socket).unwrap();
         node.turn();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
 }
 
@@ -514,8 +514,8 @@ fn a_replica_that_is_silent_in_the_handshake_is_dialled_again_soon_then_with_mor
     let gaps: Vec<u64> = dialled_ms.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.len() >= 5, "{gaps:?}");
     // The pause between two attempts is below a second.
-    for (gap, patience_ms) in gaps.iter().zip([1_000, 2_000, 4_000, 8_000, 10_000]) {
-        assert!((patience_ms..patience_ms + 1_200).contains(gap), "{gaps:?}");
+    for (gap, timeout_ms) in gaps.iter().zip([1_000, 2_000, 4_000, 8_000, 10_000]) {
+        assert!((timeout_ms..timeout_ms + 1_200).contains(gap), "{gaps:?}");
     }
 }
 
@@ -542,7 +542,7 @@ fn until_both(main: &mut [Node; 2], beside: &mut [Node; 2], done: impl Fn(&[Node
             }
             beside.turn();
         }
-        assert!(start.elapsed() < PATIENCE, "{main:#?}\n{beside:#?}");
+        assert!(start.elapsed() < TIMEOUT, "{main:#?}\n{beside:#?}");
     }
 }
 
@@ -599,7 +599,7 @@ fn the_links_of_both_lanes_end_without_each_other() {
     assert!(both(&beside));
 }
 
-/// Replica 1 by hand, come for its transfer link and without patience: it has more to say before it was
+/// Replica 1 by hand, come for its transfer link and in a hurry: it has more to say before it was
 /// welcomed. Its hello has been read by the hub that hands it over.
 fn hasty(node: &mut Node) -> (Client, Box<Handed>) {
     let role = Role::Replica {
@@ -623,7 +623,7 @@ fn hasty(node: &mut Node) -> (Client, Box<Handed>) {
         if let Ok(length) = client.socket.read(&mut buffer) {
             client.link.feed(&buffer[..length]).unwrap();
         }
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
 }
 

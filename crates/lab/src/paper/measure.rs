@@ -3,7 +3,7 @@
 //! Every round measures each setting once, on a cluster that is new, so that whatever else the machine
 //! does meets all of them; what is reported is the median over the rounds.
 
-use super::{Options, Setting};
+use super::{PaperOptions, Setting};
 use anyhow::{Context, Result, anyhow};
 use perdura_cli::bench::live::{Guard, Live, Made};
 use perdura_cli::bench::load::{self, Demand};
@@ -109,7 +109,7 @@ pub fn measure(
     faults: Faults,
     settings: &[Setting],
     callers: &[u32],
-    options: &Options,
+    options: &PaperOptions,
 ) -> Result<Vec<Curve>> {
     let callers: BTreeSet<u32> = callers.iter().copied().collect();
     let point = |callers: &u32| Point { callers: *callers, rounds: Vec::new() };
@@ -169,7 +169,7 @@ async fn run(
     cluster: &Cluster,
     key: &KeyFile,
     curve: &mut Curve,
-    options: &Options,
+    options: &PaperOptions,
 ) -> Result<()> {
     let most = curve.points.iter().map(|point| point.callers).max().unwrap_or(1);
     let sessions = most.div_ceil(SESSION_CALLERS).max(1);

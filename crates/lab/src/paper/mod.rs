@@ -62,13 +62,13 @@ pub struct Arguments {
 enum Command {
     /// Dura-SMaRt (USENIX ATC 2013), table 1: what logging costs
     #[command(after_help = AFTER_HELP)]
-    DuraTable1(Options),
+    DuraTable1(PaperOptions),
     /// Dura-SMaRt (USENIX ATC 2013), figure 9: latency against throughput
     #[command(name = "dura-fig9", after_help = AFTER_HELP)]
-    DuraFig9(Options),
+    DuraFig9(PaperOptions),
     /// Dura-SMaRt, figures 2 and 10: writes over time while checkpoints are stored
     #[command(name = "dura-fig10", after_help = AFTER_HELP_OVER_TIME)]
-    DuraFig10(timeline::Options),
+    DuraFig10(timeline::TimelineOptions),
     /// Dura-SMaRt, figure 11: writes over time while a replica takes the state over from others
     #[command(name = "dura-fig11", after_help = AFTER_HELP_OVER_TIME)]
     DuraFig11(timeline::RecoveryOptions),
@@ -115,7 +115,7 @@ impl Experiment {
 
 /// How it is measured.
 #[derive(Args)]
-pub struct Options {
+pub struct PaperOptions {
     #[command(flatten)]
     bounds: Bounds,
     /// Settings to measure, as below [default: all]
@@ -157,7 +157,7 @@ pub struct Options {
     out: PathBuf,
 }
 
-impl Options {
+impl PaperOptions {
     fn value_size(&self) -> u32 {
         self.value_size.unwrap_or(match self.service {
             ServiceName::Kv => 4096,
@@ -186,7 +186,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Measures all settings.
-fn compare(experiment: Experiment, program: PathBuf, options: &Options) -> Result<ExitCode> {
+fn compare(experiment: Experiment, program: PathBuf, options: &PaperOptions) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
     let settings =
         if options.settings.is_empty() { SETTINGS.to_vec() } else { options.settings.clone() };
@@ -226,7 +226,7 @@ fn picture(experiment: Experiment, title: &str, curves: &[Curve]) -> Result<Stri
     }
 }
 
-fn write(experiment: Experiment, options: &Options, kind: &str, text: &str) -> Result<()> {
+fn write(experiment: Experiment, options: &PaperOptions, kind: &str, text: &str) -> Result<()> {
     let of = match options.service {
         ServiceName::Kv => "",
         ServiceName::Tuples => "-tuples",

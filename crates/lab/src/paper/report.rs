@@ -1,7 +1,7 @@
 //! What an experiment found: a table for people, JSON for programs.
 
 use super::measure::{Curve, Point};
-use super::{Experiment, Options};
+use super::{Experiment, PaperOptions};
 use perdura_cli::status::aligned;
 use perdura_cluster::ServiceKind;
 use perdura_cluster::config::cluster::service_text;
@@ -86,7 +86,12 @@ fn of_curve(service: ServiceKind, curve: &Curve) -> Value {
 }
 
 /// All of it.
-pub fn json(experiment: Experiment, faults: Faults, options: &Options, curves: &[Curve]) -> Value {
+pub fn json(
+    experiment: Experiment,
+    faults: Faults,
+    options: &PaperOptions,
+    curves: &[Curve],
+) -> Value {
     let service = options.service.kind();
     json!({
         "experiment": experiment.name(),

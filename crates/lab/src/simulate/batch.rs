@@ -1,6 +1,6 @@
 //! Many seeds on several threads; the results come in the order of the seeds.
 
-use perdura_simulator::{Options, Report, Violation, simulate};
+use perdura_simulator::{SimulationOptions, SimulationReport, Violation, simulate};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -10,8 +10,8 @@ use std::thread;
 pub fn run(
     count: u64,
     jobs: u64,
-    options: impl Fn(u64) -> Options + Sync,
-    mut seen: impl FnMut(Result<Report, Box<Violation>>),
+    options: impl Fn(u64) -> SimulationOptions + Sync,
+    mut seen: impl FnMut(Result<SimulationReport, Box<Violation>>),
 ) {
     let next = AtomicU64::new(0);
     let (sender, receiver) = mpsc::channel();

@@ -14,9 +14,9 @@ use perdura_replica::node::StateTransfer;
 use perdura_simulator::ServiceKind;
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
-    FaultKind, LIARS_AT_MOST, Mode, Numbers, Options, Overrides, PARTITIONS_AT_MOST, Report,
-    Simpler, Violation, parse_scheme, parse_service, pass_over_stumbles, simulate, simulate_traced,
-    simulate_with_history,
+    FaultKind, LIARS_AT_MOST, Mode, Numbers, Overrides, PARTITIONS_AT_MOST, Simpler,
+    SimulationOptions, SimulationReport, Violation, parse_scheme, parse_service,
+    pass_over_stumbles, simulate, simulate_traced, simulate_with_history,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -239,7 +239,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     pass_over_stumbles();
     let began = cpu_seconds();
     let fingerprints = arguments.fingerprints.as_deref().map(created).transpose()?;
-    let mut batch = Batch { arguments, total: Report::default(), violations: 0, fingerprints };
+    let mut batch =
+        Batch { arguments, total: SimulationReport::default(), violations: 0, fingerprints };
     match (trace(arguments)?, &arguments.history) {
         (Some(writer), _) => {
             batch.take(simulate_traced(&options(arguments, arguments.seed), Some(writer)));
@@ -310,13 +311,13 @@ fn check_liars(arguments: &Arguments) -> Result<(), Usage> {
 /// What came of the runs so far.
 struct Batch<'a> {
     arguments: &'a Arguments,
-    total: Report,
+    total: SimulationReport,
     violations: u64,
     fingerprints: Option<BufWriter<File>>,
 }
 
 impl Batch<'_> {
-    fn take(&mut self, result: Result<Report, Box<Violation>>) {
+    fn take(&mut self, result: Result<SimulationReport, Box<Violation>>) {
         match result {
             Ok(report) => self.total.add(&report),
             Err(violation) => {
@@ -353,7 +354,7 @@ impl Batch<'_> {
 
 impl Batch<'_> {
     /// A line of it that cannot be written is told of when the file is closed.
-    fn note_fingerprint(&mut self, seed: u64, result: &Result<Report, Box<Violation>>) {
+    fn note_fingerprint(&mut self, seed: u64, result: &Result<SimulationReport, Box<Violation>>) {
         let Some(file) = &mut self.fingerprints else { return };
         let _ = match result {
             Ok(report) => writeln!(file, "{seed} {:016x}", report.fingerprint),
@@ -413,9 +414,9 @@ fn shrunk(violation: &Violation, runs_at_most: u32) -> Shrunk {
 }
 
 /// The run of one seed.
-fn options(arguments: &Arguments, seed: u64) -> Options {
+fn options(arguments: &Arguments, seed: u64) -> SimulationOptions {
     let less = &arguments.less;
-    Options {
+    SimulationOptions {
         seed,
         steps: arguments.steps,
         faults: arguments.faults,
@@ -481,7 +482,7 @@ mod tests {
     /// A violation prints its options as a command; that command has to mean the same.
     #[test]
     fn the_printed_command_is_read_as_what_it_was_printed_from() {
-        let mut printed = Options::new(595, 812);
+        let mut printed = SimulationOptions::new(595, 812);
         printed.faults = Faults::new(2, 1).ok();
         printed.mode = Some(Mode::Safety);
         printed.scheme = Some(Scheme::KeyedHash);
@@ -505,7 +506,7 @@ mod tests {
         few.partitions = Some(3);
         let mut none = printed.clone();
         none.overrides.without = FaultKind::ALL.into();
-        for options in [printed, few, none, Options::new(1, 10_000)] {
+        for options in [printed, few, none, SimulationOptions::new(1, 10_000)] {
             let line = options.to_string();
             let words = line.strip_prefix("perdura-lab ").unwrap().split_whitespace();
             let read = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));

@@ -3,7 +3,7 @@
 use crate::statements::Statements;
 use perdura_protocol::boots::Announcement;
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::{
     ClusterId, Configuration, Context, Digest, Faults, ReplicaId, SecretKey, Signature, Slot, View,
 };
@@ -58,7 +58,7 @@ impl Insider {
         &self,
         who: ReplicaId,
         configuration: u64,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,
@@ -86,34 +86,36 @@ impl Insider {
         match &mut message {
             Message::Write { view, slot, digest, signature } => {
                 let configuration = self.configuration_at(*slot);
-                *signature = sign(configuration, Kind::Write, *view, *slot, *digest);
+                *signature = sign(configuration, StatementKind::Write, *view, *slot, *digest);
             }
             Message::Accept { view, slot, digest, signature } => {
                 let configuration = self.configuration_at(*slot);
-                *signature = sign(configuration, Kind::Accept, *view, *slot, *digest);
+                *signature = sign(configuration, StatementKind::Accept, *view, *slot, *digest);
             }
             Message::Prefix { slot, history, signature } => {
                 let configuration = self.configuration_at(*slot);
-                *signature = sign(configuration, Kind::Prefix, View(0), *slot, *history);
+                *signature = sign(configuration, StatementKind::Prefix, View(0), *slot, *history);
             }
             Message::Checkpoint { slot, digest, signature } => {
                 let configuration = self.configuration_at(*slot);
-                *signature = sign(configuration, Kind::Checkpoint, View(0), *slot, *digest);
+                *signature =
+                    sign(configuration, StatementKind::Checkpoint, View(0), *slot, *digest);
             }
             Message::Announce(Announcement { boot, configuration, signature }) => {
-                *signature = sign(*configuration, Kind::Boot, View(0), Slot(0), boot.digest());
+                *signature =
+                    sign(*configuration, StatementKind::Boot, View(0), Slot(0), boot.digest());
             }
             Message::ViewChange(change) => {
                 let body = change.body_digest();
                 let configuration = change.configuration;
                 change.signature =
-                    sign(configuration, Kind::ViewChange, change.view, Slot(0), body);
+                    sign(configuration, StatementKind::ViewChange, change.view, Slot(0), body);
             }
             Message::NewView(new_view) => {
                 let body = new_view.body_digest();
                 let configuration = new_view.configuration;
                 new_view.signature =
-                    sign(configuration, Kind::NewView, new_view.view, Slot(0), body);
+                    sign(configuration, StatementKind::NewView, new_view.view, Slot(0), body);
             }
             _ => {}
         }

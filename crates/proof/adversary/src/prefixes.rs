@@ -6,7 +6,7 @@
 
 use crate::liar::{Liar, Speech};
 use perdura_protocol::message::{Decision, Message};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Certificate, Digest, Encode, ReplicaId, Signature, Slot, View};
 use perdura_replica::node::{Now, Peer, Said};
@@ -95,8 +95,9 @@ impl Liar {
         let configurations = self.insider.configurations.iter().rev();
         let configuration = configurations.clone().find(|known| known.from_slot <= slot);
         let configuration = configuration.map_or(0, |known| known.id);
-        let sign =
-            |who| self.insider.sign(who, configuration, Kind::Prefix, View(0), slot, history);
+        let sign = |who| {
+            self.insider.sign(who, configuration, StatementKind::Prefix, View(0), slot, history)
+        };
         let liars = self.insider.keys.iter().map(|(who, _)| (*who, sign(*who)));
         let certificate = Certificate::new(liars.chain([genuine]).collect());
         PrefixCertificate { slot, history, configuration, certificate }

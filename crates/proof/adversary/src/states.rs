@@ -7,7 +7,7 @@ use perdura_execution::{Entry, Manifest};
 use perdura_protocol::boots::{HeldVote, Recalled};
 use perdura_protocol::fields::Fields;
 use perdura_protocol::message::{Message, StateCertificate};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::vitals::{Condition, Echo, Vitals};
 use perdura_protocol::{
     Certificate, Decode, Digest, Encode, Outcome, Reader, RefusalReason, Slot, Time, View,
@@ -126,7 +126,7 @@ impl Liar {
                 let slot = Slot(state.as_ref().map_or(64, |state| state.slot.0 + 64));
                 let digest = Digest(self.random.bytes32());
                 let configuration = self.insider.configurations.last().map_or(0, |last| last.id);
-                let kind = Kind::Checkpoint;
+                let kind = StatementKind::Checkpoint;
                 let me = self.insider.me;
                 let own = self.insider.sign(me, configuration, kind, View(0), slot, digest);
                 let certificate = Certificate::new(
@@ -190,7 +190,7 @@ impl Liar {
         speech.instead(&message);
     }
 
-    /// Of its clock, its links, its disk and its company.
+    /// Of its clock, its links, its disk and its peers.
     fn misreport(&mut self, vitals: &mut Vitals) {
         let off_ms = *self.random.pick(&[-3_600_000, -700, 700, 3_600_000, i64::MIN]);
         match self.random.below(5) {

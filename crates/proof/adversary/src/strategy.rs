@@ -29,7 +29,7 @@ pub enum Strategy {
     Censor,
     /// Orders most of what everybody sends, and some of it never.
     Withhold,
-    /// As leader proposes barely before others lose patience.
+    /// As leader proposes barely before others time out.
     SlowLeader,
     /// Signs false digests of states and prefixes, and claims states that nobody certified.
     ForgedCheckpoints,

@@ -3,7 +3,7 @@
 use crate::liar::{Liar, Speech};
 use bytes::Bytes;
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{Certificate, Digest, Encode, ReplicaId, Signature, Slot, View, limits};
 use perdura_replica::node::{Peer, Said};
@@ -65,7 +65,7 @@ impl Liar {
     fn forged_certificate(
         &mut self,
         configuration: u64,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,
@@ -113,8 +113,13 @@ impl Liar {
             // As far as others may have executed, or far beyond it.
             let slot = Slot(change.prefix.slot.0 + *self.random.pick(&[1, 2, 8, 64]));
             let history = Digest(self.random.bytes32());
-            let certificate =
-                self.forged_certificate(configuration, Kind::Prefix, View(0), slot, history);
+            let certificate = self.forged_certificate(
+                configuration,
+                StatementKind::Prefix,
+                View(0),
+                slot,
+                history,
+            );
             change.prefix = PrefixCertificate { slot, history, configuration, certificate };
             change.locks.retain(|lock| lock.slot > slot);
         } else {
@@ -124,7 +129,8 @@ impl Liar {
             let slot = first.unwrap_or(last.next());
             let view = View(change.view.0.saturating_sub(1));
             let digest = self.some_digest();
-            let writes = self.forged_certificate(configuration, Kind::Write, view, slot, digest);
+            let writes =
+                self.forged_certificate(configuration, StatementKind::Write, view, slot, digest);
             change.locks.retain(|lock| lock.slot != slot);
             change.locks.push(Lock { slot, view, digest, writes });
             change.locks.sort_by_key(|lock| lock.slot);
@@ -171,7 +177,7 @@ impl Liar {
         let (slot, view) = (last.next(), View(change.view.0.checked_sub(1)?));
         let (me, digest) = (self.insider.me, self.some_digest());
         let signature =
-            self.insider.sign(me, change.configuration, Kind::Write, view, slot, digest);
+            self.insider.sign(me, change.configuration, StatementKind::Write, view, slot, digest);
         let quorum = self.insider.faults.agreement_quorum() as u8;
         let several = (0..quorum).map(|id| (ReplicaId(id), signature)).collect();
         let writes = Certificate::new(several);
@@ -187,7 +193,8 @@ impl Liar {
         }
         let end = bytes.len() - SIGNATURE_BYTES;
         let body = Digest::of(&bytes[1..end]);
-        let signature = self.insider.sign(me, configuration, Kind::ViewChange, view, Slot(0), body);
+        let signature =
+            self.insider.sign(me, configuration, StatementKind::ViewChange, view, Slot(0), body);
         bytes[end..].copy_from_slice(&signature.0);
         Some(bytes.into())
     }

@@ -1,7 +1,7 @@
 //! A run as a picture: results per second, the longest wait, and below them a lane for each kind of
 //! fault that was injected. SVG as text; nothing in it needs a library.
 
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::service::Workload;
 use crate::timeline::Event;
 use crate::waits::Sample;
@@ -36,21 +36,23 @@ impl Scale {
     }
 }
 
-fn colour(kind: Kind) -> &'static str {
+fn colour(kind: FaultKind) -> &'static str {
     match kind {
         _ if kind.is_disaster() => "#b3261e",
-        Kind::Kill | Kind::KillLeader | Kind::Restart | Kind::Pause | Kind::PauseLeader => {
-            "#7a4fa3"
-        }
-        Kind::FullDisk
-        | Kind::FsyncError
-        | Kind::LogRot
-        | Kind::CheckpointRot
-        | Kind::RunningRot
-        | Kind::LostDisk
-        | Kind::Liar
-        | Kind::TakenBack => "#2e7d4f",
-        Kind::ClockJump => "#8a6d1d",
+        FaultKind::Kill
+        | FaultKind::KillLeader
+        | FaultKind::Restart
+        | FaultKind::Pause
+        | FaultKind::PauseLeader => "#7a4fa3",
+        FaultKind::FullDisk
+        | FaultKind::FsyncError
+        | FaultKind::LogRot
+        | FaultKind::CheckpointRot
+        | FaultKind::RunningRot
+        | FaultKind::LostDisk
+        | FaultKind::Liar
+        | FaultKind::TakenBack => "#2e7d4f",
+        FaultKind::ClockJump => "#8a6d1d",
         _ => "#50788c",
     }
 }
@@ -66,7 +68,7 @@ pub fn draw(
     let to = to.max(1_000_000);
     let bin = to.div_ceil(POINTS).max(1_000_000);
     let scale = Scale { to_us: to as f64 };
-    let mut kinds: Vec<Kind> = events.iter().map(|event| event.kind).collect();
+    let mut kinds: Vec<FaultKind> = events.iter().map(|event| event.kind).collect();
     kinds.sort();
     kinds.dedup();
     let lanes = TOP + 2.0 * (PANEL + GAP);
@@ -109,7 +111,7 @@ fn shade(svg: &mut String, scale: &Scale, events: &[Event], bottom: f64) {
         let (from, to) = (scale.x(event.began), scale.x(event.end()));
         let (colour, opacity) = match event.kind {
             kind if kind.is_disaster() => ("#b3261e", 0.16),
-            Kind::KillLeader => ("#7a4fa3", 0.16),
+            FaultKind::KillLeader => ("#7a4fa3", 0.16),
             _ => ("#777777", 0.07),
         };
         let _ = writeln!(
@@ -205,7 +207,7 @@ fn polyline(svg: &mut String, points: &[String], colour: &str) {
 }
 
 /// One kind's events: dark while the fault lasted, light until all was well again.
-fn lane(svg: &mut String, scale: &Scale, kind: Kind, events: &[Event], y: f64) {
+fn lane(svg: &mut String, scale: &Scale, kind: FaultKind, events: &[Event], y: f64) {
     line(svg, (LEFT, y + LANE), (WIDTH - RIGHT, y + LANE), "#eeeeee");
     text(svg, LEFT - 6.0, y + LANE - 4.0, "end", 11, &kind.name());
     for event in events.iter().filter(|event| event.kind == kind) {
@@ -262,7 +264,7 @@ mod tests {
     fn a_run_is_drawn_with_a_lane_for_each_kind_that_came() {
         let event =
             |kind, began| Event { began, healed: Some(began + 1_000_000), ..Event::of(kind) };
-        let events = [event(Kind::Kill, 1_000_000), event(Kind::KillAll, 5_000_000)];
+        let events = [event(FaultKind::Kill, 1_000_000), event(FaultKind::KillAll, 5_000_000)];
         let samples: Vec<Sample> = (0..100)
             .map(|at| Sample {
                 workload: Workload::Tuples,

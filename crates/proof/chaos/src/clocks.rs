@@ -6,7 +6,7 @@
 //! batch whose time is ahead only if a clock is, and then by as much at most. With `r = 0` a clock
 //! that is off can lead agreed time as far astray as it is itself (docs/tuples.md, leases).
 
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::timeline::Event;
 use perdura_protocol::Faults;
 
@@ -22,7 +22,7 @@ pub struct Clocks {
 impl Clocks {
     /// Of a group, as far as the events tell.
     pub fn new(faults: Faults, max_skew_ms: u64, events: &[Event]) -> Clocks {
-        let jumps = events.iter().filter(|event| event.kind == Kind::ClockJump);
+        let jumps = events.iter().filter(|event| event.kind == FaultKind::ClockJump);
         let off = jumps.map(|event| (event.began, event.end())).collect();
         let max_skew_us = max_skew_ms.saturating_mul(1000);
         Clocks { max_skew_us, follows_one: faults.r() == 0, off }
@@ -56,9 +56,9 @@ mod tests {
     fn a_wait_is_held_to_its_time_as_far_as_clocks_were_left_alone() {
         let event = |kind, began, level| Event { began, level, ..Event::of(kind) };
         let events = [
-            event(Kind::Kill, 0, Some(9_000)),
-            event(Kind::ClockJump, 1_000, Some(2_000)),
-            event(Kind::ClockJump, 5_000, None),
+            event(FaultKind::Kill, 0, Some(9_000)),
+            event(FaultKind::ClockJump, 1_000, Some(2_000)),
+            event(FaultKind::ClockJump, 5_000, None),
         ];
         let allowances = |r| {
             let clocks = Clocks::new(Faults::new(1, r).unwrap(), 500, &events);

@@ -61,7 +61,7 @@ fn was_cut_short(sample: &Sample, stood: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::Kind;
+    use crate::faults::FaultKind;
     use crate::service::Workload;
 
     fn wait(invoked: u64) -> Sample {
@@ -74,8 +74,8 @@ mod tests {
     fn a_jump_excuses_waits_until_clocks_have_caught_up_and_a_disaster_all_calls_that_meet_it() {
         let [crash, liars] = [0, 1].map(|r| Faults::new(1, r).unwrap());
         let ended =
-            Event { began: 100, healed: Some(150), level: Some(200), ..Event::of(Kind::Kill) };
-        let jump = Event { kind: Kind::ClockJump, ahead_us: 300, ..ended.clone() };
+            Event { began: 100, healed: Some(150), level: Some(200), ..Event::of(FaultKind::Kill) };
+        let jump = Event { kind: FaultKind::ClockJump, ahead_us: 300, ..ended.clone() };
         let excused = |event: &Event, faults, sample: &Sample| {
             let mut excused = Excused::default();
             let is = excused.takes(std::slice::from_ref(event), sample, faults, 0);
@@ -93,7 +93,7 @@ mod tests {
         // Only back.
         assert_eq!(excuses(&Event { ahead_us: 0, ..jump.clone() }, crash), [false; 6]);
         assert!(!excused(&jump, crash, &at_once));
-        let disaster = Event { kind: Kind::KillAll, ..ended.clone() };
+        let disaster = Event { kind: FaultKind::KillAll, ..ended.clone() };
         for faults in [crash, liars] {
             assert_eq!(excuses(&disaster, faults), [false, true, true, false, false, false]);
             assert!(excused(&disaster, faults, &at_once));

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 /// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
-pub enum Kind {
+pub enum FaultKind {
     /// kill -9 of any replica, started again after a while
     Kill,
     /// kill -9 of the leader
@@ -88,10 +88,10 @@ pub enum Need {
     Lab,
 }
 
-impl Kind {
+impl FaultKind {
     /// All, in the order of their declaration.
-    pub fn all() -> &'static [Kind] {
-        Kind::value_variants()
+    pub fn all() -> &'static [FaultKind] {
+        FaultKind::value_variants()
     }
 
     /// As on the command line.
@@ -107,33 +107,39 @@ impl Kind {
 
     /// Whether more than u replicas are failed while it lasts.
     pub fn is_disaster(self) -> bool {
-        matches!(self, Kind::KillAll | Kind::KillMajority | Kind::CutMajority | Kind::PauseAll)
+        matches!(
+            self,
+            FaultKind::KillAll
+                | FaultKind::KillMajority
+                | FaultKind::CutMajority
+                | FaultKind::PauseAll
+        )
     }
 
     /// Whether nothing else is struck while it lasts: more than u replicas are failed, or one has forgotten what
     /// it said, beside which no other may; or all are well, and everybody has to be served.
     pub fn stands_alone(self) -> bool {
-        self.is_disaster() || matches!(self, Kind::TakenBack | Kind::Fleet)
+        self.is_disaster() || matches!(self, FaultKind::TakenBack | FaultKind::Fleet)
     }
 
     /// Whether it strikes the leader, whoever that is.
     pub fn strikes_leader(self) -> bool {
-        matches!(self, Kind::KillLeader | Kind::PauseLeader | Kind::IsolateLeader)
+        matches!(self, FaultKind::KillLeader | FaultKind::PauseLeader | FaultKind::IsolateLeader)
     }
 
     /// What it needs.
     pub fn need(self) -> Need {
         match self {
-            Kind::FullDisk => Need::OwnVolume,
-            Kind::FsyncError => Need::LoopDevice,
-            Kind::ClockJump => Need::Faketime,
-            Kind::MemoryRot | Kind::Liar | Kind::Strangers => Need::Lab,
+            FaultKind::FullDisk => Need::OwnVolume,
+            FaultKind::FsyncError => Need::LoopDevice,
+            FaultKind::ClockJump => Need::Faketime,
+            FaultKind::MemoryRot | FaultKind::Liar | FaultKind::Strangers => Need::Lab,
             _ => Need::Nothing,
         }
     }
 
     /// How often it stands in a round of all kinds: waits over leader kills are measured.
     pub fn weight(self) -> usize {
-        if self == Kind::KillLeader { 3 } else { 1 }
+        if self == FaultKind::KillLeader { 3 } else { 1 }
     }
 }

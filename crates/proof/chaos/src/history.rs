@@ -27,7 +27,7 @@ pub type ShardId = (Workload, u64);
 
 /// Where an operation is to be.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct OperationTarget {
     /// Its shard.
     pub shard: ShardId,
     /// Whether it is the shard's first.
@@ -101,7 +101,7 @@ impl Book {
 
     /// A place for the next operation, in one of the shards in use, chosen by `chance`. The
     /// operation has to be called and to end.
-    pub fn choose(&self, workload: Workload, chance: u64) -> Place {
+    pub fn choose(&self, workload: Workload, chance: u64) -> OperationTarget {
         let mut state = lock(&self.state);
         let shards = state.open.keys().filter(|shard| shard.0 == workload);
         let mut shards: Vec<ShardId> = shards.copied().collect();
@@ -115,7 +115,8 @@ impl Book {
         }
         let id = shards[(chance % shards.len() as u64) as usize];
         let shard = state.open.entry(id).or_default();
-        let place = Place { shard: id, first: shard.taken == 0, seen: shard.seen.clone() };
+        let place =
+            OperationTarget { shard: id, first: shard.taken == 0, seen: shard.seen.clone() };
         shard.taken += 1;
         shard.open += 1;
         if shard.taken == SHARD_OPERATIONS

@@ -5,7 +5,7 @@
 
 use crate::cluster::Host;
 use crate::course::Course;
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::files::ClusterFile;
 use crate::inject::{DAMAGED, DIFFERENT, FLIP, MISBEHAVES, OLDER, Scene};
 use anyhow::Result;
@@ -127,7 +127,7 @@ pub fn look(scene: &Scene, course: &Course) -> Result<()> {
         any_rotten,
         taken_back: events
             .iter()
-            .any(|event| event.kind == Kind::TakenBack && event.replicas.contains(&host.id)),
+            .any(|event| event.kind == FaultKind::TakenBack && event.replicas.contains(&host.id)),
         lied: lies.iter().map(|(liar, lengths)| (*liar, lengths[host.id])).collect(),
         may_end: host.ends_expected(),
     };

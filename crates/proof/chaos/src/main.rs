@@ -34,11 +34,11 @@ mod waits;
 mod watch;
 
 use clap::Parser;
-use options::Options;
+use options::ChaosOptions;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = ChaosOptions::parse();
     match act(&options) {
         Ok(code) => code,
         Err(error) => {
@@ -48,9 +48,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn act(options: &Options) -> anyhow::Result<ExitCode> {
+fn act(options: &ChaosOptions) -> anyhow::Result<ExitCode> {
     if options.list {
-        for kind in faults::Kind::all() {
+        for kind in faults::FaultKind::all() {
             println!("{:15} {}", kind.name(), kind.help());
         }
         return Ok(ExitCode::SUCCESS);

@@ -2,7 +2,7 @@
 //! than u replicas do, or faults of up to u replicas at once; then everything has to become well again before the next.
 
 use crate::course::Course;
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::inject::{Injected, Scene, Victim};
 use anyhow::Result;
 use perdura_adversary::Random;
@@ -13,15 +13,15 @@ pub const RECOVERY: Duration = Duration::from_secs(120);
 
 /// Draws kinds so that each comes once before any comes twice, and then by their weights.
 struct Bag {
-    kinds: Vec<Kind>,
-    left: Vec<Kind>,
+    kinds: Vec<FaultKind>,
+    left: Vec<FaultKind>,
     rounds: u32,
 }
 
 impl Bag {
-    fn next(&mut self, random: &mut Random) -> Kind {
+    fn next(&mut self, random: &mut Random) -> FaultKind {
         if self.left.is_empty() {
-            let times = |kind: &Kind| if self.rounds == 0 { 1 } else { kind.weight() };
+            let times = |kind: &FaultKind| if self.rounds == 0 { 1 } else { kind.weight() };
             let weighted = self.kinds.iter().flat_map(|kind| vec![*kind; times(kind)]);
             self.left = weighted.collect();
             self.rounds += 1;
@@ -32,7 +32,7 @@ impl Bag {
 }
 
 /// Strikes with `kinds` until `until`, in microseconds, or the end of the run.
-pub fn strike(scene: &Scene, kinds: &[Kind], random: &mut Random, until: u64) {
+pub fn strike(scene: &Scene, kinds: &[FaultKind], random: &mut Random, until: u64) {
     let course = &scene.course;
     let mut bag = Bag { kinds: kinds.to_vec(), left: Vec::new(), rounds: 0 };
     while course.now_us() < until && course.ends().is_none() {
@@ -66,7 +66,7 @@ const LED: Duration = Duration::from_secs(30);
 
 /// The leader for what strikes the leader, and now and then for the rest. `None` when nobody leads,
 /// though all are well.
-fn victim(scene: &Scene, kind: Kind, random: &mut Random) -> Option<Victim> {
+fn victim(scene: &Scene, kind: FaultKind, random: &mut Random) -> Option<Victim> {
     let any = random.below(scene.cluster.hosts.len() as u64) as usize;
     let partition = partition(scene, random);
     let host = if kind.strikes_leader() {
@@ -86,7 +86,7 @@ fn partition(scene: &Scene, random: &mut Random) -> usize {
     }
 }
 
-fn round(scene: &Scene, strikes: &[(Kind, Victim)], random: &mut Random) {
+fn round(scene: &Scene, strikes: &[(FaultKind, Victim)], random: &mut Random) {
     std::thread::scope(|scope| {
         for (kind, victim) in strikes {
             let mut random = random.fork(&format!("{} {}", kind.name(), victim.host));
@@ -120,7 +120,7 @@ fn round(scene: &Scene, strikes: &[(Kind, Victim)], random: &mut Random) {
     }
 }
 
-fn one(scene: &Scene, kind: Kind, victim: Victim, random: &mut Random) {
+fn one(scene: &Scene, kind: FaultKind, victim: Victim, random: &mut Random) {
     let all: Vec<usize> = (0..scene.cluster.hosts.len()).collect();
     let struck = if kind.is_disaster() { &all[..] } else { &[victim.host] };
     let number = scene.timeline.begin(kind, struck);
@@ -134,7 +134,7 @@ fn one(scene: &Scene, kind: Kind, victim: Victim, random: &mut Random) {
     }
 }
 
-fn report(course: &Course, kind: Kind, victim: usize, error: &anyhow::Error) {
+fn report(course: &Course, kind: FaultKind, victim: usize, error: &anyhow::Error) {
     course.violation(format!("{} of replica {victim}: {error:#}", kind.name()));
 }
 
@@ -145,13 +145,14 @@ mod tests {
     #[test]
     fn every_kind_comes_once_before_any_comes_twice() {
         let mut random = Random::new(3);
-        let mut bag = Bag { kinds: Kind::all().to_vec(), left: Vec::new(), rounds: 0 };
-        let mut drawn: Vec<Kind> = Kind::all().iter().map(|_| bag.next(&mut random)).collect();
+        let mut bag = Bag { kinds: FaultKind::all().to_vec(), left: Vec::new(), rounds: 0 };
+        let mut drawn: Vec<FaultKind> =
+            FaultKind::all().iter().map(|_| bag.next(&mut random)).collect();
         drawn.sort();
-        assert_eq!(drawn, Kind::all());
-        let total: usize = Kind::all().iter().map(|kind| kind.weight()).sum();
-        let second: Vec<Kind> = (0..total).map(|_| bag.next(&mut random)).collect();
-        let kills = second.iter().filter(|kind| **kind == Kind::KillLeader).count();
-        assert_eq!(kills, Kind::KillLeader.weight());
+        assert_eq!(drawn, FaultKind::all());
+        let total: usize = FaultKind::all().iter().map(|kind| kind.weight()).sum();
+        let second: Vec<FaultKind> = (0..total).map(|_| bag.next(&mut random)).collect();
+        let kills = second.iter().filter(|kind| **kind == FaultKind::KillLeader).count();
+        assert_eq!(kills, FaultKind::KillLeader.weight());
     }
 }

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::service::Service;
 use clap::{ArgGroup, Parser};
 use perdura_protocol::Faults;
@@ -21,7 +21,7 @@ scripts/chaos-setup installs what it uses of Debian.";
 #[derive(Parser, Debug)]
 #[command(name = "perdura-chaos", version, max_term_width = 100, after_help = AFTER_HELP)]
 #[command(group = ArgGroup::new("bounds").args(["crash", "byzantine", "faults"]))]
-pub struct Options {
+pub struct ChaosOptions {
     /// A group that tolerates F crashed replicas: 2 F + 1 of them
     #[arg(long, value_name = "F")]
     pub crash: Option<u8>,
@@ -51,7 +51,7 @@ pub struct Options {
         value_enum,
         hide_possible_values = true
     )]
-    pub only: Vec<Kind>,
+    pub only: Vec<FaultKind>,
     /// Lists the kinds of faults
     #[arg(long)]
     pub list: bool,
@@ -76,7 +76,7 @@ pub struct Options {
     pub inside: bool,
 }
 
-impl Options {
+impl ChaosOptions {
     /// What the cluster is, as `perdura init` takes it: its bounds, and its service if it is not the
     /// usual one.
     pub fn cluster(&self) -> Vec<String> {
@@ -95,7 +95,7 @@ impl Options {
 
     /// Whether what clients see is judged: not where the memory of a replica rots whose word alone counts.
     pub fn judged(&self) -> bool {
-        !self.is_crash_only() || self.only != [Kind::MemoryRot]
+        !self.is_crash_only() || self.only != [FaultKind::MemoryRot]
     }
 
     /// The group's bounds.
@@ -140,12 +140,12 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed_and_clusters_are_as_for_init() {
         use clap::CommandFactory;
-        Options::command().debug_assert();
-        let help = Options::command().render_long_help().to_string();
+        ChaosOptions::command().debug_assert();
+        let help = ChaosOptions::command().render_long_help().to_string();
         assert!(help.lines().all(|line| line.len() <= 100), "{help}");
         let bounds = |arguments: &[&str]| {
             let all = [&["perdura-chaos"], arguments].concat();
-            Options::try_parse_from(all).map(|options| options.cluster().join(" "))
+            ChaosOptions::try_parse_from(all).map(|options| options.cluster().join(" "))
         };
         assert_eq!(bounds(&[]).unwrap(), "--byzantine 1");
         assert_eq!(bounds(&["--crash", "1"]).unwrap(), "--crash 1");
@@ -162,7 +162,7 @@ mod tests {
         assert!(bounds(&["--only", "kill,no-such"]).is_err());
         let judged = |arguments: &[&str]| {
             let all = [&["perdura-chaos", "--only"], arguments].concat();
-            Options::try_parse_from(all).unwrap().judged()
+            ChaosOptions::try_parse_from(all).unwrap().judged()
         };
         assert!(judged(&["memory-rot"]) && judged(&["kill", "--crash", "1"]));
         assert!(!judged(&["memory-rot", "--crash", "1"]));

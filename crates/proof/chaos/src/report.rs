@@ -2,7 +2,7 @@
 
 use crate::chart;
 use crate::excuses::Excused;
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::history::{Judged, ShardId};
 use crate::inject::Scene;
 use crate::service::{Service, Workload};
@@ -23,7 +23,7 @@ const AFTER_KILL_US: u64 = 1_000_000;
 const AIM_MS: u64 = 500;
 
 /// A run's outcome.
-pub struct Report {
+pub struct ChaosReport {
     /// The group's bounds, and its service.
     pub group: String,
     /// The service.
@@ -31,11 +31,11 @@ pub struct Report {
     /// The seed.
     pub seed: u64,
     /// Kinds that were to be injected.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<FaultKind>,
     /// Kinds that this machine does not offer, and why.
-    pub left_out: Vec<(Kind, String)>,
+    pub left_out: Vec<(FaultKind, String)>,
     /// Kinds that have to have fired.
-    pub must_fire: Vec<Kind>,
+    pub must_fire: Vec<FaultKind>,
     /// What was found.
     pub violations: Vec<String>,
     make: Make,
@@ -64,7 +64,7 @@ fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
-impl Report {
+impl ChaosReport {
     /// Of a run that injected faults between two times.
     pub fn new(
         scene: &Scene,
@@ -72,7 +72,7 @@ impl Report {
         samples: &Samples,
         verdicts: &BTreeMap<ShardId, Judged>,
         make: Make,
-    ) -> Report {
+    ) -> ChaosReport {
         let mut judged: BTreeMap<Workload, Judged> = BTreeMap::new();
         for ((workload, _), one) in verdicts {
             judged.entry(*workload).or_default().add(*one);
@@ -101,7 +101,7 @@ impl Report {
                 all.len()
             ));
         }
-        Report {
+        ChaosReport {
             group: String::new(),
             service: Service::Kv,
             seed: 0,
@@ -120,7 +120,7 @@ impl Report {
         }
     }
 
-    fn fired(&self, kind: Kind) -> (usize, usize) {
+    fn fired(&self, kind: FaultKind) -> (usize, usize) {
         let of_kind = self.events.iter().filter(|event| event.kind == kind);
         let fired = of_kind.clone().filter(|event| event.fired).count();
         (fired, of_kind.count())
@@ -143,7 +143,7 @@ impl Report {
 
     fn kills(&self) -> Kills {
         let kills =
-            self.events.iter().filter(|event| event.kind == Kind::KillLeader && event.fired);
+            self.events.iter().filter(|event| event.kind == FaultKind::KillLeader && event.fired);
         let mut found = Kills { count: 0, overtaken: 0, longest: Vec::new(), all: Vec::new() };
         for event in kills {
             let after = event.began..event.began + AFTER_KILL_US;

@@ -4,15 +4,15 @@
 use crate::clocks::Clocks;
 use crate::cluster::{Cluster, faketime, lab_beside};
 use crate::course::{Course, End, lock};
-use crate::faults::{Kind, Need};
+use crate::faults::{FaultKind, Need};
 use crate::history::{Book, Judged, ShardId};
 use crate::inject::Scene;
 use crate::load::{self, Load};
 use crate::nemesis::{self, RECOVERY};
 use crate::network::Network;
 use crate::operation::{History, Operation};
-use crate::options::Options;
-use crate::report::Report;
+use crate::options::ChaosOptions;
+use crate::report::ChaosReport;
 use crate::service::{Service, Workload};
 use crate::timeline::Timeline;
 use crate::volume::{self, Make, system};
@@ -44,7 +44,7 @@ const LONG: Duration = Duration::from_secs(600);
 type Verdicts = Arc<Mutex<BTreeMap<ShardId, Judged>>>;
 
 /// Runs the command.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &ChaosOptions) -> Result<ExitCode> {
     let course = Arc::new(Course::new());
     course.note_standstills();
     isolation::listen(&course, options.inside)?;
@@ -100,7 +100,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn make_out(options: &Options, seed: u64) -> Result<PathBuf> {
+fn make_out(options: &ChaosOptions, seed: u64) -> Result<PathBuf> {
     let named = options.out.clone();
     let out = named.unwrap_or_else(|| std::env::temp_dir().join(format!("chaos-{seed}")));
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
@@ -110,13 +110,17 @@ fn make_out(options: &Options, seed: u64) -> Result<PathBuf> {
 }
 
 /// Kinds, each with why it is not injected.
-type LeftOut = Vec<(Kind, String)>;
+type LeftOut = Vec<(FaultKind, String)>;
 
 /// The kinds that were asked for and that this machine offers, and those that it does not.
-fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec<Kind>, LeftOut)> {
-    let asked = if options.only.is_empty() { Kind::all() } else { &options.only };
+fn choose_kinds(
+    options: &ChaosOptions,
+    make: Make,
+    why: Option<&str>,
+) -> Result<(Vec<FaultKind>, LeftOut)> {
+    let asked = if options.only.is_empty() { FaultKind::all() } else { &options.only };
     let lab = lab_beside(&program(options)?);
-    let missing = |kind: Kind| match kind.need() {
+    let missing = |kind: FaultKind| match kind.need() {
         Need::OwnVolume if make == Make::Directory => why,
         Need::LoopDevice if make != Make::Ext4 => why,
         Need::Faketime if faketime().is_none() => {
@@ -125,10 +129,12 @@ fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec
         Need::Lab if !lab.exists() => {
             Some("there is no perdura-lab beside the program; `make programs` makes one")
         }
-        Need::Lab if kind == Kind::Liar && options.is_crash_only() => {
+        Need::Lab if kind == FaultKind::Liar && options.is_crash_only() => {
             Some("a crash-only group believes whoever lies")
         }
-        Need::Lab if kind == Kind::MemoryRot && options.judged() && options.is_crash_only() => {
+        Need::Lab
+            if kind == FaultKind::MemoryRot && options.judged() && options.is_crash_only() =>
+        {
             Some(
                 "clients of a crash-only group may see it; --only memory-rot runs it without a judge",
             )
@@ -146,7 +152,7 @@ fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec
 }
 
 /// The program under test.
-fn program(options: &Options) -> Result<PathBuf> {
+fn program(options: &ChaosOptions) -> Result<PathBuf> {
     Ok(match &options.perdura {
         Some(program) => program.clone(),
         None => std::env::current_exe()?.with_file_name("perdura"),
@@ -155,13 +161,13 @@ fn program(options: &Options) -> Result<PathBuf> {
 
 /// The run itself; none if it was interrupted.
 fn carry_out(
-    options: &Options,
+    options: &ChaosOptions,
     course: &Arc<Course>,
     out: &Path,
     make: Make,
-    kinds: &[Kind],
+    kinds: &[FaultKind],
     seed: u64,
-) -> Result<Option<Report>> {
+) -> Result<Option<ChaosReport>> {
     let program = program(options)?;
     let proxies = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -171,7 +177,7 @@ fn carry_out(
     let (book, full) = Book::create(&out.join("history"))?;
     let book = Arc::new(book);
     let samples = Arc::new(Samples::default());
-    let bulk = options.service == Service::Kv && kinds.contains(&Kind::MemoryRot);
+    let bulk = options.service == Service::Kv && kinds.contains(&FaultKind::MemoryRot);
     let settings = (options.service, bulk, options.rate, seed);
     let place = (out, &*program, make);
     let scene = set_up(options, course, place, (&book, &samples), &proxies, settings)?;
@@ -201,7 +207,7 @@ fn carry_out(
         return Ok(None);
     }
     logs::look(&scene, course)?;
-    let report = Report::new(&scene, (from, to), &samples, &lock(&verdicts), make);
+    let report = ChaosReport::new(&scene, (from, to), &samples, &lock(&verdicts), make);
     if !report.violations.is_empty() || options.keep {
         keep_data(&scene.cluster, out);
     }
@@ -210,7 +216,7 @@ fn carry_out(
 
 /// A cluster that runs, with its proxies and clients.
 fn set_up(
-    options: &Options,
+    options: &ChaosOptions,
     course: &Arc<Course>,
     (out, program, make): (&Path, &Path, Make),
     (book, samples): (&Arc<Book>, &Arc<Samples>),

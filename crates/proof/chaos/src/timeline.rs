@@ -1,7 +1,7 @@
 //! What was done to the cluster, and when.
 
 use crate::course::{Course, lock};
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::inject::Injected;
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Debug)]
 pub struct Event {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// Whom it struck.
     pub replicas: Vec<usize>,
     /// What exactly was done, and what came of it.
@@ -44,7 +44,7 @@ impl Event {
 #[cfg(test)]
 impl Event {
     /// One that took effect at the start of the run and has not ended.
-    pub fn of(kind: Kind) -> Event {
+    pub fn of(kind: FaultKind) -> Event {
         Event {
             kind,
             replicas: vec![0],
@@ -71,7 +71,7 @@ impl Timeline {
     }
 
     /// Notes that a fault begins; gives its number.
-    pub fn begin(&self, kind: Kind, replicas: &[usize]) -> usize {
+    pub fn begin(&self, kind: FaultKind, replicas: &[usize]) -> usize {
         let mut events = lock(&self.events);
         events.push(Event {
             kind,

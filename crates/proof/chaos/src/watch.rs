@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// A replica that does not answer within this time does not stand well.
-const PATIENCE: Duration = Duration::from_millis(1000);
+const TIMEOUT: Duration = Duration::from_millis(1000);
 
 /// What a replica says of itself; it says more. Of a server's member that has not said anything yet, only the state is known.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Report {
+pub struct ReplicaReport {
     /// Whether it leads its view.
     #[serde(default)]
     pub leader: bool,
@@ -46,11 +46,11 @@ pub struct Report {
 /// What a server says of its members.
 #[derive(Deserialize)]
 struct Members {
-    partitions: Vec<Report>,
+    partitions: Vec<ReplicaReport>,
 }
 
 /// What all members of a host said, by partition, and when they were asked.
-type Said = (Instant, Vec<Report>);
+type Said = (Instant, Vec<ReplicaReport>);
 
 /// The latest reports, by host.
 pub struct Watch {
@@ -116,13 +116,13 @@ impl Watch {
     }
 
     /// What all members of a host said when asked after `since`, by partition; a replica is one.
-    pub fn all(&self, id: usize, since: Instant) -> Option<Vec<Report>> {
+    pub fn all(&self, id: usize, since: Instant) -> Option<Vec<ReplicaReport>> {
         let latest = lock(&self.reports[id]).clone();
         latest.filter(|(asked, _)| *asked >= since).map(|(_, reports)| reports)
     }
 
     /// What one of them said when asked after `since`.
-    pub fn report(&self, id: usize, partition: usize, since: Instant) -> Option<Report> {
+    pub fn report(&self, id: usize, partition: usize, since: Instant) -> Option<ReplicaReport> {
         self.all(id, since)?.get(partition).cloned()
     }
 
@@ -207,7 +207,7 @@ impl fmt::Display for Lagging {
 
 /// What a replica lacks to be well, by its latest report: it has to take part, and to have
 /// executed `target`.
-fn lacks(report: Option<&Report>, target: u64) -> Option<String> {
+fn lacks(report: Option<&ReplicaReport>, target: u64) -> Option<String> {
     match report {
         None => Some("does not answer".to_owned()),
         Some(report) if report.state != "active" => Some(format!("is {}", report.state)),
@@ -218,7 +218,7 @@ fn lacks(report: Option<&Report>, target: u64) -> Option<String> {
     }
 }
 
-fn ask(address: &str, is_server: bool) -> Option<Vec<Report>> {
+fn ask(address: &str, is_server: bool) -> Option<Vec<ReplicaReport>> {
     let said = page(address, "/status")?;
     match is_server {
         true => serde_json::from_str(&said).ok().map(|members: Members| members.partitions),
@@ -229,9 +229,9 @@ fn ask(address: &str, is_server: bool) -> Option<Vec<Report>> {
 /// What a replica's HTTP endpoint answers.
 pub fn page(address: &str, path: &str) -> Option<String> {
     let address: SocketAddr = address.parse().ok()?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    stream.set_write_timeout(Some(TIMEOUT)).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
@@ -243,10 +243,11 @@ pub fn page(address: &str, path: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn watch_of(reports: &[Option<Vec<Report>>]) -> Watch {
+    fn watch_of(reports: &[Option<Vec<ReplicaReport>>]) -> Watch {
         // Answers to questions that are asked from now on.
         let asked = Instant::now() + Duration::from_secs(3600);
-        let latest = |said: &Option<Vec<Report>>| Mutex::new(said.clone().map(|r| (asked, r)));
+        let latest =
+            |said: &Option<Vec<ReplicaReport>>| Mutex::new(said.clone().map(|r| (asked, r)));
         Watch {
             reports: reports.iter().map(latest).collect(),
             stopping: AtomicBool::new(false),
@@ -254,16 +255,24 @@ mod tests {
         }
     }
 
-    fn watch(reports: &[Option<Report>]) -> Watch {
+    fn watch(reports: &[Option<ReplicaReport>]) -> Watch {
         let each = reports.iter().map(|report| report.clone().map(|report| vec![report]));
         watch_of(&each.collect::<Vec<_>>())
     }
 
-    fn at(executed: u64, state: &str) -> Option<Report> {
+    fn at(executed: u64, state: &str) -> Option<ReplicaReport> {
         let state = state.to_owned();
         let (leader, view, repairs, checkpoint_damages) = (false, 1, 0, 0);
         let why_not_ready = None;
-        Some(Report { leader, view, executed, state, repairs, checkpoint_damages, why_not_ready })
+        Some(ReplicaReport {
+            leader,
+            view,
+            executed,
+            state,
+            repairs,
+            checkpoint_damages,
+            why_not_ready,
+        })
     }
 
     #[test]
@@ -272,7 +281,7 @@ mod tests {
             |first, second, state| at(first, "active").into_iter().chain(at(second, state));
         let said = |first, second, state| Some(server(first, second, state).collect::<Vec<_>>());
         let course = Course::new();
-        let lagging = |reports: &[Option<Vec<Report>>]| {
+        let lagging = |reports: &[Option<Vec<ReplicaReport>>]| {
             let lagging = watch_of(reports).wait_level(&course, Duration::ZERO);
             lagging.err().map(|lagging| lagging.to_string())
         };
@@ -286,7 +295,7 @@ mod tests {
 
     #[test]
     fn who_leads_is_told_by_partition_and_the_latest_view_counts() {
-        let leads = |view, leader| Report { view, leader, ..at(1, "active").unwrap() };
+        let leads = |view, leader| ReplicaReport { view, leader, ..at(1, "active").unwrap() };
         let reports = [
             Some(vec![leads(1, true), leads(1, false)]),
             Some(vec![leads(2, true), leads(7, false)]),
@@ -308,7 +317,7 @@ mod tests {
     #[test]
     fn a_replica_that_stands_still_is_not_well_though_it_says_it_is_active() {
         let course = Course::new();
-        let lagging = |reports: &[Option<Report>]| {
+        let lagging = |reports: &[Option<ReplicaReport>]| {
             let lagging = watch(reports).wait_level(&course, Duration::ZERO);
             lagging.err().map(|lagging| lagging.to_string())
         };

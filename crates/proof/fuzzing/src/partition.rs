@@ -11,8 +11,8 @@ use perdura_protocol::{
     SessionId, Slot, Time,
 };
 use perdura_store::partition::{
-    Certificate, Fence, Intent, Members, Participant, PartitionCommand, PartitionReply, Place,
-    Signed, Statement, Wanted, digest_of_part,
+    Certificate, Fence, Intent, Members, Participant, PartitionCommand, PartitionReply, Signed,
+    Statement, StorePartition, Wanted, digest_of_part,
 };
 use perdura_store::{Operation, Store};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn map() -> Arc<Map> {
 }
 
 fn empty() -> Store {
-    let place = Place { map: map(), partition: PartitionId(0), max_skew_ms: 500 };
+    let place = StorePartition { map: map(), partition: PartitionId(0), max_skew_ms: 500 };
     let mut store = Store::partitioned(1 << 20, place);
     store.set_version(store.newest_version());
     store

@@ -7,7 +7,7 @@ use perdura_protocol::attestation::Attested;
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::configuration::Member;
 use perdura_protocol::message::{Decision, StateCertificate};
-use perdura_protocol::statement::{Certificate, Kind};
+use perdura_protocol::statement::{Certificate, StatementKind};
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::vitals::{Condition, DiskSpace, Echo, Presence, Program, Runs, Vitals};
 use perdura_protocol::{
@@ -87,7 +87,7 @@ fn batch() -> Batch {
     Batch::requests(Time(1_800_000_000_000), vec![frame(1), frame(3)])
 }
 
-fn certificate(kind: Kind) -> Certificate {
+fn certificate(kind: StatementKind) -> Certificate {
     let context = Context { cluster: CLUSTER, configuration: 2 };
     let statement = context.statement(kind, View(4), Slot(9), batch().digest());
     Certificate::new((0..3).map(|id| (ReplicaId(id), key().sign(&statement))).collect())
@@ -98,7 +98,7 @@ fn prefix() -> PrefixCertificate {
         slot: Slot(64),
         history: Digest::of(b"history"),
         configuration: 2,
-        certificate: certificate(Kind::Prefix),
+        certificate: certificate(StatementKind::Prefix),
     }
 }
 
@@ -107,7 +107,7 @@ fn change(sender: u8) -> ViewChange {
         slot: Slot(slot),
         view: View(3),
         digest: batch().digest(),
-        writes: certificate(Kind::Write),
+        writes: certificate(StatementKind::Write),
     };
     ViewChange {
         view: View(5),
@@ -139,14 +139,15 @@ fn new_view(least: bool) -> NewView {
 fn replica_messages() -> Vec<Seed> {
     let (view, slot, digest) = (View(4), Slot(9), batch().digest());
     let (history, signature) = (Digest::of(b"history"), Signature([5; 64]));
-    let decision = |batch| Decision { slot, view, accepts: certificate(Kind::Accept), batch };
+    let decision =
+        |batch| Decision { slot, view, accepts: certificate(StatementKind::Accept), batch };
     let decisions = vec![decision(batch()), decision(Batch::null())];
     let bare = Decision { slot, view, accepts: Certificate::default(), batch: Batch::null() };
     let state = StateCertificate {
         slot,
         digest,
         configuration: 2,
-        certificate: certificate(Kind::Checkpoint),
+        certificate: certificate(StatementKind::Checkpoint),
     };
     let piece = Bytes::from_static(b"a piece");
     let decided = Slot(8);
@@ -343,7 +344,7 @@ pub fn commands() -> Vec<Seed> {
 
 pub fn records() -> Vec<Seed> {
     let (view, slot, history) = (View(4), Slot(9), Digest::of(b"history"));
-    let (writes, accepts) = (certificate(Kind::Write), certificate(Kind::Accept));
+    let (writes, accepts) = (certificate(StatementKind::Write), certificate(StatementKind::Accept));
     let members = (0..4).map(|id| Member { key: PublicKey([id; 32]), incarnation: 0 }).collect();
     let configuration = Configuration { id: 1, from_slot: Slot(70), members };
     let (digest, replica, key) = (batch().digest(), ReplicaId(2), PublicKey([4; 32]));

@@ -10,7 +10,7 @@ use crate::posts::{Ballot, PostId, Posts};
 use crate::world::World;
 use perdura_agreement::canonical::{self, Form};
 use perdura_protocol::message::{Decision, Message};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{Batch, Certificate, Digest, ReplicaId, Signature, Slot, View};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -120,9 +120,10 @@ impl Speech<'_> {
             for (view, slot) in
                 self.views().flat_map(|v| self.slots().map(move |s| (v, s))).collect::<Vec<_>>()
             {
-                let signature = self.world.sign(liar, Kind::Write, view, slot, digest);
+                let signature = self.world.sign(liar, StatementKind::Write, view, slot, digest);
                 self.say(liar, &Message::Write { view, slot, digest, signature });
-                let signature = self.world.sign_vote(liar, Kind::Accept, slot, view, digest);
+                let signature =
+                    self.world.sign_vote(liar, StatementKind::Accept, slot, view, digest);
                 self.say(liar, &Message::Accept { view, slot, digest, signature });
             }
         }
@@ -209,7 +210,7 @@ impl Speech<'_> {
             signature: Signature::NONE,
         };
         let digest = change.body_digest();
-        change.signature = self.world.sign(liar, Kind::ViewChange, view, Slot(0), digest);
+        change.signature = self.world.sign(liar, StatementKind::ViewChange, view, Slot(0), digest);
         change
     }
 
@@ -269,12 +270,12 @@ impl Speech<'_> {
         let sound = changes.len() >= self.world.quorum()
             && changes.iter().flat_map(|change| &change.locks).all(|lock| {
                 let Lock { slot, view, digest, writes } = lock;
-                self.world.is_certified(writes, Kind::Write, *view, *slot, *digest)
+                self.world.is_certified(writes, StatementKind::Write, *view, *slot, *digest)
             });
         let signature = Signature::NONE;
         let mut new_view = NewView { view, sender: liar, configuration: 0, changes, signature };
         let digest = new_view.body_digest();
-        new_view.signature = self.world.sign(liar, Kind::NewView, view, Slot(0), digest);
+        new_view.signature = self.world.sign(liar, StatementKind::NewView, view, Slot(0), digest);
         let message = Message::NewView(Box::new(new_view));
         if !sound {
             self.say(liar, &message);

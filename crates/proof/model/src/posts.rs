@@ -4,7 +4,7 @@
 use crate::world::World;
 use perdura_agreement::canonical;
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::{Decode, Digest, Encode, ReplicaId, Slot, View};
 use std::collections::HashMap;
 
@@ -27,8 +27,8 @@ pub struct Ballot {
 impl Ballot {
     /// The kind of the signed statement.
     #[must_use]
-    pub fn kind(&self) -> Kind {
-        if self.accept { Kind::Accept } else { Kind::Write }
+    pub fn kind(&self) -> StatementKind {
+        if self.accept { StatementKind::Accept } else { StatementKind::Write }
     }
 }
 

@@ -11,7 +11,7 @@ use perdura_agreement::pool::Source;
 use perdura_agreement::{Agreement, Effect, Restart};
 use perdura_protocol::batch::BatchKind;
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::{Batch, Digest, Encode, Record, ReplicaId, Slot, View};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -367,8 +367,13 @@ impl<'a> Step<'a> {
             {
                 change.locks.clear();
                 let digest = change.body_digest();
-                change.signature =
-                    self.world.sign(self.me(), Kind::ViewChange, change.view, Slot(0), digest);
+                change.signature = self.world.sign(
+                    self.me(),
+                    StatementKind::ViewChange,
+                    change.view,
+                    Slot(0),
+                    digest,
+                );
                 Message::ViewChange(change)
             }
             message => message,
@@ -430,7 +435,7 @@ impl<'a> Step<'a> {
             Some(prefix) => self.world.is_prefix(prefix),
             None if self.world.scope.faults.is_byzantine() => {
                 let (view, accepts) = (decision.view, &decision.accepts);
-                self.world.is_certified(accepts, Kind::Accept, view, slot, batch.digest())
+                self.world.is_certified(accepts, StatementKind::Accept, view, slot, batch.digest())
             }
             None => true,
         };

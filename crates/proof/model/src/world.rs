@@ -7,7 +7,7 @@ use perdura_agreement::{Agreement, Now, Restart, Settings};
 use perdura_protocol::configuration::{
     Configuration, Configurations, Durability, Member, Parameters,
 };
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, ClusterId, Context, Digest, Frame, ReplicaId, Scheme, SecretKey, SessionId,
@@ -153,7 +153,7 @@ impl World {
     pub fn sign(
         &self,
         id: ReplicaId,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,
@@ -166,12 +166,13 @@ impl World {
     pub fn sign_vote(
         &self,
         id: ReplicaId,
-        kind: Kind,
+        kind: StatementKind,
         slot: Slot,
         view: View,
         digest: Digest,
     ) -> Signature {
-        let forged = self.scope.forging && kind == Kind::Accept && self.scope.liars.contains(&id);
+        let forged =
+            self.scope.forging && kind == StatementKind::Accept && self.scope.liars.contains(&id);
         if forged { Signature([id.0 + 1; 64]) } else { self.sign(id, kind, view, slot, digest) }
     }
 
@@ -181,7 +182,7 @@ impl World {
     pub fn is_certified(
         &self,
         certificate: &Certificate,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,
@@ -194,14 +195,14 @@ impl World {
     pub fn is_prefix(&self, prefix: &PrefixCertificate) -> bool {
         let PrefixCertificate { slot, history, certificate, .. } = prefix;
         let least = self.scope.faults.r() + 1;
-        self.signed(certificate, Kind::Prefix, View(0), *slot, *history) >= Some(least)
+        self.signed(certificate, StatementKind::Prefix, View(0), *slot, *history) >= Some(least)
     }
 
     // How many signed, if all these signatures hold.
     fn signed(
         &self,
         certificate: &Certificate,
-        kind: Kind,
+        kind: StatementKind,
         view: View,
         slot: Slot,
         digest: Digest,

@@ -3,10 +3,10 @@
 //! What is asked of the group is the same as of a group that runs the store. What is asked of the service: run again alone, in the order that
 //! was agreed on, it gives the replies that its clients were told, and reads without order fit into that order ([`crate::checkers::guest`]).
 
-use crate::options::{Options, ServiceKind};
+use crate::options::{ServiceKind, SimulationOptions};
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::report::Report;
+use crate::report::SimulationReport;
 use crate::violation::Violation;
 use crate::world::World;
 use bytes::Bytes;
@@ -44,16 +44,16 @@ pub struct Drawn {
     pub is_read: bool,
 }
 
-/// Runs a group that runs this service to its end. Options that name another service are not followed.
+/// Runs a group that runs this service to its end. SimulationOptions that name another service are not followed.
 ///
 /// # Errors
 /// The first rule that was broken.
 pub fn simulate_guest(
-    options: &Options,
+    options: &SimulationOptions,
     guest: Arc<dyn Guest>,
     writer: Option<Box<dyn Write>>,
-) -> Result<Report, Box<Violation>> {
-    let options = Options { service: Some(ServiceKind::Guest), ..options.clone() };
+) -> Result<SimulationReport, Box<Violation>> {
+    let options = SimulationOptions { service: Some(ServiceKind::Guest), ..options.clone() };
     let mut world = World::of_guest(&options, Plan::draw(&options), writer, guest);
     world.guarded(World::run)
 }

@@ -36,7 +36,7 @@ impl Mode {
 
 /// A run. Two runs with equal options are equal, byte for byte.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct SimulationOptions {
     /// Decides everything.
     pub seed: u64,
     /// Delivered messages, disk completions and timers with consequences before the faults stop.
@@ -111,11 +111,11 @@ pub fn parse_service(text: &str) -> Option<ServiceKind> {
     all.into_iter().find(|service| service_name(*service) == text)
 }
 
-impl Options {
+impl SimulationOptions {
     /// All but seed and steps left to the seed.
     #[must_use]
-    pub fn new(seed: u64, steps: u64) -> Options {
-        Options {
+    pub fn new(seed: u64, steps: u64) -> SimulationOptions {
+        SimulationOptions {
             seed,
             steps,
             faults: None,
@@ -134,7 +134,7 @@ impl Options {
 }
 
 /// The command line that repeats the run.
-impl fmt::Display for Options {
+impl fmt::Display for SimulationOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "perdura-lab simulate --seed {} --steps {}", self.seed, self.steps)?;
         if let Some(faults) = self.faults {

@@ -4,7 +4,7 @@
 //! that asking for one thing leaves the others as they were.
 
 use crate::options::ServiceKind;
-use crate::options::{Mode, Options};
+use crate::options::{Mode, SimulationOptions};
 use crate::random::Random;
 use crate::report::FaultKind;
 use perdura_adversary::{Attack, Strategy};
@@ -77,7 +77,7 @@ pub struct FaultPlan {
     /// Longest time a replica stays down or cut off, microseconds.
     pub down_us: u64,
     /// Failures in a hundred that last for longer than a group may stand still
-    /// ([`crate::checkers::progress::PATIENCE_US`]).
+    /// ([`crate::checkers::progress::TIMEOUT_US`]).
     pub lasting: u64,
     /// Whether replicas lose their disks and are replaced.
     pub wipes: bool,
@@ -248,7 +248,7 @@ fn draw_faults(random: &mut Random) -> Faults {
 pub const LIARS_AT_MOST: usize = 2;
 
 /// The group drawn, or another one if liars are asked for that it has no room for.
-fn draw_room(options: &Options, drawn: Faults) -> Faults {
+fn draw_room(options: &SimulationOptions, drawn: Faults) -> Faults {
     let liars = options.liars.as_ref().map_or(0, Vec::len).min(LIARS_AT_MOST);
     let (mut faults, mut random) = (drawn, Random::new(options.seed).fork("room for liars"));
     while faults.r() < liars {
@@ -441,7 +441,7 @@ impl Plan {
 
     /// The plan of these options.
     #[must_use]
-    pub fn draw(options: &Options) -> Plan {
+    pub fn draw(options: &SimulationOptions) -> Plan {
         let mut random = Random::new(options.seed).fork("plan");
         let faults = draw_faults(&mut random);
         let mode = if random.percent(50) { Mode::Liveness } else { Mode::Safety };

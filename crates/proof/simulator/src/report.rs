@@ -241,7 +241,7 @@ pub struct Calls {
 
 /// One run, or the sum of many.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct SimulationReport {
     /// Runs.
     pub runs: u64,
     /// Steps, those after the last fault included.
@@ -305,7 +305,7 @@ pub struct Report {
     pub fingerprint: u64,
 }
 
-impl Report {
+impl SimulationReport {
     /// Counts a fault that took effect.
     pub fn fired(&mut self, kind: FaultKind) {
         *self.faults.entry(kind).or_default() += 1;
@@ -331,15 +331,15 @@ impl Report {
             (Mark::LocksCarried, agreement.locks_carried),
             (Mark::HolesFilled, agreement.holes_filled),
             (Mark::LockedBatchAskedFor, agreement.batches_asked_for),
-            (Mark::BoundBatchAskedFor, agreement.bound_asked_for),
+            (Mark::ReproposalAskedFor, agreement.reproposals_asked_for),
             (Mark::NewViewRepeated, agreement.new_views_repeated),
             (Mark::LeaderPassedOver, agreement.leaders_passed_over),
             (Mark::WriteWithheld, agreement.writes_withheld),
             (Mark::WriteBehindCosts, agreement.writes_behind_costs),
-            (Mark::PrefixVouched, agreement.prefixes_vouched),
+            (Mark::PrefixAttested, agreement.prefixes_attested),
             (Mark::DecisionProven, agreement.decisions_proven),
             (Mark::AcceptsNotGenuine, agreement.accepts_not_genuine),
-            (Mark::Testified, counters.testimonies),
+            (Mark::HistoryAttested, counters.attestations),
             (Mark::DecisionsFetched, agreement.decisions_fetched),
             (Mark::DecisionsHeld, agreement.decisions_held),
             (Mark::DecisionsBesideState, agreement.decisions_beside_state),
@@ -365,7 +365,7 @@ impl Report {
     }
 
     /// Adds another run.
-    pub fn add(&mut self, other: &Report) {
+    pub fn add(&mut self, other: &SimulationReport) {
         self.runs += other.runs;
         self.steps += other.steps;
         self.virtual_us += other.virtual_us;
@@ -442,7 +442,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for SimulationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Calls { ok, refused, indeterminate, abandoned, fast_reads } = self.calls;
         let (seconds, busy) = (self.virtual_us as f64 / 1e6, self.busy_us as f64 / 1e6);

@@ -8,10 +8,10 @@
 //!
 //! [`Overrides`]: crate::Overrides
 
-use crate::options::Options;
+use crate::options::SimulationOptions;
 use crate::overrides::{Numbers, Simpler};
 use crate::plan::Plan;
-use crate::report::{FaultKind, Report};
+use crate::report::{FaultKind, SimulationReport};
 use crate::violation::Violation;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,7 +37,7 @@ pub struct Shrunk {
 pub fn shrink(
     from: &Violation,
     runs_at_most: u32,
-    run: impl FnMut(&Options) -> Result<Report, Box<Violation>>,
+    run: impl FnMut(&SimulationOptions) -> Result<SimulationReport, Box<Violation>>,
     progress: impl FnMut(u32, &Violation),
 ) -> Shrunk {
     let (best, tried) = (from.clone(), BTreeSet::new());
@@ -63,7 +63,7 @@ fn alike(a: &Violation, b: &Violation) -> bool {
 
 impl<R, P> Shrinking<R, P>
 where
-    R: FnMut(&Options) -> Result<Report, Box<Violation>>,
+    R: FnMut(&SimulationOptions) -> Result<SimulationReport, Box<Violation>>,
     P: FnMut(u32, &Violation),
 {
     /// Whether it ended because nothing more can be left out.
@@ -88,7 +88,7 @@ where
     }
 
     /// Runs the options; keeps them if they fail alike.
-    fn fails(&mut self, options: Options) -> bool {
+    fn fails(&mut self, options: SimulationOptions) -> bool {
         if self.exhausted() || options == self.best.options {
             return false;
         }
@@ -109,14 +109,18 @@ where
         }
     }
 
-    fn with(&mut self, change: impl FnOnce(&mut Options)) -> bool {
+    fn with(&mut self, change: impl FnOnce(&mut SimulationOptions)) -> bool {
         let mut options = self.best.options.clone();
         change(&mut options);
         self.fails(options)
     }
 
     /// Leaves out as many of `items` as can be: all, halves, quarters, down to single ones.
-    fn leave_out<T: Clone>(&mut self, items: Vec<T>, change: impl Fn(&mut Options, &[T])) {
+    fn leave_out<T: Clone>(
+        &mut self,
+        items: Vec<T>,
+        change: impl Fn(&mut SimulationOptions, &[T]),
+    ) {
         let (mut rest, mut size) = (items, usize::MAX);
         while !rest.is_empty() && !self.exhausted() {
             size = size.min(rest.len());
@@ -162,7 +166,7 @@ where
     }
 
     /// None of a list, or all but single ones.
-    fn fewer<T: Clone>(&mut self, mut list: Vec<T>, set: impl Fn(&mut Options, Vec<T>)) {
+    fn fewer<T: Clone>(&mut self, mut list: Vec<T>, set: impl Fn(&mut SimulationOptions, Vec<T>)) {
         if list.is_empty() || self.with(|options| set(options, Vec::new())) {
             return;
         }

@@ -1,6 +1,6 @@
 //! How a run fails.
 
-use crate::options::Options;
+use crate::options::SimulationOptions;
 use perdura_execution::ServicePanic;
 use std::any::Any;
 
@@ -19,7 +19,7 @@ pub struct Violation {
     /// Fault events until then.
     pub faults: u64,
     /// The run.
-    pub options: Options,
+    pub options: SimulationOptions,
 }
 
 /// What a checker saw, before it is known when.

@@ -10,7 +10,7 @@ use perdura_execution::{
 };
 use perdura_protocol::{Decode, Digest, Encode, SessionId, Slot, Time};
 use perdura_store::Store;
-use perdura_store::partition::Place;
+use perdura_store::partition::StorePartition;
 use perdura_tuples::TupleSpaces;
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -264,7 +264,7 @@ impl Witnessed {
 
     /// An empty partition of a store.
     #[must_use]
-    pub fn partition(place: Place, state_limit_bytes: u64, notes: Notes) -> Witnessed {
+    pub fn partition(place: StorePartition, state_limit_bytes: u64, notes: Notes) -> Witnessed {
         let store = Store::partitioned(state_limit_bytes, place);
         Witnessed::over(ServiceKind::Partitions, Inner::Store(Box::new(store)), notes)
     }

@@ -2,14 +2,14 @@
 //! `scripts/detect` does the same with all of them, for as long as it takes.
 
 use perdura_protocol::seeded::Bug;
-use perdura_simulator::{Options, ServiceKind, simulate};
+use perdura_simulator::{ServiceKind, SimulationOptions, simulate};
 
 /// One test: a bug is switched on for the whole process.
 #[test]
 fn seeded_bugs_are_found_within_a_few_seeds() {
     assert!(Bug::active().is_none());
     for seed in 1..=3 {
-        simulate(&Options::new(seed, 4_000)).unwrap();
+        simulate(&SimulationOptions::new(seed, 4_000)).unwrap();
     }
     let partitions = Some(ServiceKind::Partitions);
     for (bug, service) in [
@@ -20,7 +20,7 @@ fn seeded_bugs_are_found_within_a_few_seeds() {
         (Bug::ReadsThroughLocks, partitions),
     ] {
         bug.activate().unwrap();
-        let options = |seed| Options { service, ..Options::new(seed, 10_000) };
+        let options = |seed| SimulationOptions { service, ..SimulationOptions::new(seed, 10_000) };
         let found = (1..=20).find_map(|seed| simulate(&options(seed)).err());
         let found = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
         assert!(found.to_string().contains(&format!("--bug {}", bug.name())), "{found}");

@@ -1,7 +1,7 @@
 //! Equal options give equal runs, byte for byte.
 
 use perdura_simulator::ServiceKind;
-use perdura_simulator::{Options, Report, simulate_traced};
+use perdura_simulator::{SimulationOptions, SimulationReport, simulate_traced};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ impl Write for Lines {
     }
 }
 
-fn traced(options: &Options) -> (Report, Vec<u8>) {
+fn traced(options: &SimulationOptions) -> (SimulationReport, Vec<u8>) {
     let lines = Lines::default();
     let report = simulate_traced(options, Some(Box::new(lines.clone()))).unwrap();
     let bytes = std::mem::take(&mut *lines.0.lock().unwrap());
@@ -33,7 +33,7 @@ fn the_same_seed_gives_the_same_run() {
     let of_spaces = [1, 2, 3].map(|seed| (seed, spaces));
     let of_partitions = [1, 2].map(|seed| (seed, Some(ServiceKind::Partitions)));
     for (seed, service) in drawn.into_iter().chain(of_spaces).chain(of_partitions) {
-        let options = Options { service, ..Options::new(seed, 4_000) };
+        let options = SimulationOptions { service, ..SimulationOptions::new(seed, 4_000) };
         let (report, lines) = traced(&options);
         let other = std::thread::spawn({
             let options = options.clone();
@@ -44,7 +44,7 @@ fn the_same_seed_gives_the_same_run() {
         assert!(lines == lines_again, "seed {seed}");
         // Whether anybody listens changes nothing.
         assert_eq!(perdura_simulator::simulate(&options).unwrap(), report, "seed {seed}");
-        let (other_seed, _) = traced(&Options::new(seed + 100, 4_000));
+        let (other_seed, _) = traced(&SimulationOptions::new(seed + 100, 4_000));
         assert_ne!(other_seed.fingerprint, report.fingerprint);
     }
 }

@@ -29,7 +29,7 @@ const KEPT: [(&str, Kept, &str, &str); 43] = [
         "accepts_that_a_prefix_made_needless_are_not_passed_on",
     ),
     (
-        "a new incarnation testified to slots of its predecessor (30730)",
+        "a new incarnation attested to slots of its predecessor (30730)",
         Kept::Test,
         "crates/core/agreement/tests/laggard.rs",
         "who_is_known_by_the_newest_configuration_only_signs_no_prefix_of_older_slots",
@@ -56,7 +56,7 @@ const KEPT: [(&str, Kept, &str, &str); 43] = [
         "a state transfer waited a minute for one lost piece (80001421, 80005587, 80005774)",
         Kept::Test,
         "crates/core/replica/src/node/fetching/tests.rs",
-        "patience_grows_when_nobody_gave_anything_and_within_bounds",
+        "the_timeout_grows_when_nobody_gave_anything_and_within_bounds",
     ),
     (
         "a replacement waited for the NewView of a configuration that was over (61045158)",
@@ -253,13 +253,13 @@ const KEPT: [(&str, Kept, &str, &str); 43] = [
     (
         "what a member had said of its disk a minute before lengthened time-outs when it came back (1704)",
         Kept::Test,
-        "crates/core/replica/src/node/company/tests.rs",
+        "crates/core/replica/src/node/peer_health/tests.rs",
         "what_a_member_said_long_ago_lengthens_nothing",
     ),
     (
         "what a member had said of its disk at its start counted when it came after all that it had said since (998154928012)",
         Kept::Test,
-        "crates/core/replica/src/node/company/tests.rs",
+        "crates/core/replica/src/node/peer_health/tests.rs",
         "what_was_overtaken_tells_of_no_member",
     ),
     (

@@ -2,7 +2,7 @@
 
 use perdura_adversary::Strategy;
 use perdura_protocol::Faults;
-use perdura_simulator::{Mark, Mode, Options, simulate};
+use perdura_simulator::{Mark, Mode, SimulationOptions, simulate};
 
 const STEPS: u64 = 10_000;
 
@@ -10,11 +10,11 @@ const STEPS: u64 = 10_000;
 #[test]
 fn junk_is_held_beside_what_is_missing() {
     let held = (1..=300).any(|seed| {
-        let options = Options {
+        let options = SimulationOptions {
             faults: Faults::new(1, 1).ok(),
             mode: Some(Mode::Safety),
             liars: Some(vec![Strategy::CorruptTransfer]),
-            ..Options::new(seed, STEPS)
+            ..SimulationOptions::new(seed, STEPS)
         };
         let report = simulate(&options).unwrap_or_else(|violation| panic!("{violation}"));
         report.marks.contains_key(&Mark::HeldInVain)
@@ -35,7 +35,7 @@ fn what_the_administrator_orders_is_drawn() {
     ];
     let mut missing = marks.to_vec();
     for seed in 1..=100 {
-        let report = simulate(&Options::new(seed, STEPS));
+        let report = simulate(&SimulationOptions::new(seed, STEPS));
         let report = report.unwrap_or_else(|violation| panic!("{violation}"));
         missing.retain(|mark| !report.marks.contains_key(mark));
         if missing.is_empty() {

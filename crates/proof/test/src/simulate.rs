@@ -6,7 +6,9 @@ use crate::run::{Panicked, caught};
 use crate::words::{self, InWords, debug_as_display};
 use perdura_execution::AnyService;
 use perdura_protocol::Faults;
-use perdura_simulator::{Drawn, Guest, Options, Report, pass_over_stumbles, simulate_guest};
+use perdura_simulator::{
+    Drawn, Guest, SimulationOptions, SimulationReport, pass_over_stumbles, simulate_guest,
+};
 use perdura_typed::{Service, Typed};
 use std::any::Any;
 use std::fmt::{self, Debug};
@@ -171,11 +173,16 @@ where
         Ok(summary)
     }
 
-    fn run_one(&self, seed: u64, to: Option<Box<dyn Write>>) -> Result<Report, Box<Broken>> {
+    fn run_one(
+        &self,
+        seed: u64,
+        to: Option<Box<dyn Write>>,
+    ) -> Result<SimulationReport, Box<Broken>> {
         // What liars' replicas stumble over is no news.
         static ONCE: Once = Once::new();
         ONCE.call_once(pass_over_stumbles);
-        let options = Options { faults: self.faults, ..Options::new(seed, self.steps) };
+        let options =
+            SimulationOptions { faults: self.faults, ..SimulationOptions::new(seed, self.steps) };
         let guest = Played { draw: self.draw.clone(), holds: self.holds.clone(), of: PhantomData };
         simulate_guest(&options, Arc::new(guest), to).map_err(|violation| {
             let (rule, step) = (violation.rule, violation.step);
@@ -185,7 +192,7 @@ where
 }
 
 impl Summary {
-    fn add(&mut self, report: &Report) {
+    fn add(&mut self, report: &SimulationReport) {
         self.runs += 1;
         self.answered += report.calls.ok;
         self.unordered += report.calls.fast_reads;

@@ -17,7 +17,7 @@ pub enum Error {
     Command(#[from] CommandError),
     /// The reply makes no sense; more than r replicas lie, or run another service.
     #[error("indeterminate: the cluster gave an answer that fits no command of the tuple spaces")]
-    Nonsense,
+    UnexpectedReply,
 }
 
 impl Error {
@@ -27,7 +27,7 @@ impl Error {
         match self {
             Error::Call(error) => error.is_refusal(),
             Error::Command(_) => true,
-            Error::Nonsense => false,
+            Error::UnexpectedReply => false,
         }
     }
 
@@ -39,7 +39,7 @@ impl Error {
             Error::Call(CallError::Indeterminate { reason, detail }) => {
                 (reason, format!("{detail}; {begun}"))
             }
-            Error::Nonsense => (Indeterminacy::Nonsense, format!("; {begun}")),
+            Error::UnexpectedReply => (Indeterminacy::UnexpectedReply, format!("; {begun}")),
             Error::Call(CallError::Refused { reason: Refusal::Closed, .. }) => {
                 (Indeterminacy::Closed, format!("; {begun} ({text})"))
             }
@@ -63,7 +63,7 @@ impl Error {
             Error::Call(CallError::Indeterminate { reason, .. }) => {
                 *reason != Indeterminacy::Closed
             }
-            Error::Command(_) | Error::Nonsense => false,
+            Error::Command(_) | Error::UnexpectedReply => false,
         }
     }
 
@@ -150,8 +150,10 @@ async fn call_once(
         false => client.call(content, &options).await,
     };
     match reply {
-        Ok(Reply::Service(bytes)) => TupleReply::from_bytes(bytes).map_err(|_| Error::Nonsense),
-        Ok(_) => Err(Error::Nonsense),
+        Ok(Reply::Service(bytes)) => {
+            TupleReply::from_bytes(bytes).map_err(|_| Error::UnexpectedReply)
+        }
+        Ok(_) => Err(Error::UnexpectedReply),
         Err(error) => Err(in_words(command, error)),
     }
 }
@@ -206,7 +208,9 @@ mod tests {
     fn only_a_withdrawn_wait_begins_anew() {
         assert!(Error::from(refused(RefusalReason::Withdrawn)).is_withdrawal());
         let ended = RefusalReason::Service("ended by an operator".into());
-        assert!(!Error::from(refused(ended)).is_withdrawal() && !Error::Nonsense.is_withdrawal());
+        assert!(
+            !Error::from(refused(ended)).is_withdrawal() && !Error::UnexpectedReply.is_withdrawal()
+        );
         let template = Template { fields: Vec::new() };
         let lease = on(Operation::Lease { template, lease_ms: 1, wait_ms: 1 });
         assert_eq!(in_vain(&lease), TupleReply::Leased(None));

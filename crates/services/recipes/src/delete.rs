@@ -30,7 +30,7 @@ async fn all_of_it(mut bit: impl AsyncFnMut() -> Result<TupleReply, Error>) -> R
             (Err(error), Some(_)) => return Err(error.after(BEGUN)),
             (reply, _) => reply?,
         };
-        let TupleReply::Deleted { remaining } = reply else { return Err(Error::Nonsense) };
+        let TupleReply::Deleted { remaining } = reply else { return Err(Error::UnexpectedReply) };
         match before.replace(remaining) {
             _ if remaining == 0 => return Ok(()),
             Some(before) if remaining >= before => sleep(HANDED_OVER).await,
@@ -65,7 +65,7 @@ mod tests {
     fn a_space_is_deleted_until_nothing_remains() {
         assert_eq!(answered(vec![left(0), left(0)]), (Ok(()), 1));
         assert_eq!(answered(vec![left(9), left(1), left(1), left(0)]), (Ok(()), 0));
-        assert_eq!(answered(vec![Ok(TupleReply::Created)]), (Err(Error::Nonsense), 0));
+        assert_eq!(answered(vec![Ok(TupleReply::Created)]), (Err(Error::UnexpectedReply), 0));
     }
 
     #[test]

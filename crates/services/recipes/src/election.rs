@@ -26,7 +26,7 @@ pub struct Leader {
 pub struct Leadership(Claim);
 
 fn leader(found: &Found) -> Result<Leader, Error> {
-    let candidate = value_of(found).ok_or(Error::Nonsense)?;
+    let candidate = value_of(found).ok_or(Error::UnexpectedReply)?;
     Ok(Leader { candidate, term: found.number })
 }
 

@@ -37,7 +37,7 @@ pub struct Job {
 fn item(tuple: &Tuple) -> Result<Bytes, Error> {
     match tuple.fields().nth(2) {
         Some(Field::Bytes(item)) => Ok(item),
-        _ => Err(Error::Nonsense),
+        _ => Err(Error::UnexpectedReply),
     }
 }
 

@@ -55,7 +55,7 @@ impl SharedValue {
         let Some(found) = self.space.rdp(self.any()).await? else { return Ok(None) };
         match found.tuple.fields().nth(2) {
             Some(Field::Bytes(value)) => Ok(Some(value)),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -124,7 +124,7 @@ impl Counter {
         match self.space.rdp(self.any()).await?.map(|found| found.tuple.fields().nth(2)) {
             None => Ok(0),
             Some(Some(Field::Integer(value))) => Ok(value),
-            Some(_) => Err(Error::Nonsense),
+            Some(_) => Err(Error::UnexpectedReply),
         }
     }
 

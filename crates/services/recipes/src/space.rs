@@ -106,7 +106,7 @@ impl Space {
     pub async fn create(&self, options: SpaceOptions) -> Result<(), Error> {
         match self.run(Operation::Create(options)).await? {
             TupleReply::Created => Ok(()),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -126,7 +126,7 @@ impl Space {
     pub async fn describe(&self) -> Result<SpaceDescription, Error> {
         match self.run(Operation::Describe).await? {
             TupleReply::Described(description) => Ok(description),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -137,7 +137,7 @@ impl Space {
     pub async fn out(&self, entry: Entry) -> Result<u64, Error> {
         match self.run(Operation::Out(entry)).await? {
             TupleReply::Inserted { number } => Ok(number),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -148,14 +148,14 @@ impl Space {
     pub async fn out_all(&self, entries: Vec<Entry>) -> Result<u64, Error> {
         match self.run(Operation::OutAll(entries)).await? {
             TupleReply::InsertedAll { first, .. } => Ok(first),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
     async fn find(&self, operation: Operation) -> Result<Option<Found>, Error> {
         match self.run(operation).await? {
             TupleReply::Found(found) => Ok(found),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -198,7 +198,7 @@ impl Space {
     async fn find_all(&self, operation: Operation) -> Result<(Vec<Found>, bool), Error> {
         match self.run(operation).await? {
             TupleReply::FoundAll { tuples, more } => Ok((tuples, more)),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -236,7 +236,7 @@ impl Space {
         match self.run(Operation::Cas { template, entry }).await? {
             TupleReply::Inserted { number } => Ok(Cas::Inserted(number)),
             TupleReply::Found(Some(found)) => Ok(Cas::Found(found)),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -252,7 +252,7 @@ impl Space {
         match self.run(Operation::Replace { template, entry }).await? {
             TupleReply::Replaced { old, number } => Ok(Some(Replaced { old, number })),
             TupleReply::Found(None) => Ok(None),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -265,7 +265,7 @@ impl Space {
         let lease_ms = lease.map(milliseconds);
         match self.run(Operation::Renew { number, lease_ms }).await? {
             TupleReply::Renewed { renewed, .. } => Ok(renewed),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -279,7 +279,7 @@ impl Space {
         match self.run(Operation::Claim { key, entry, wait_ms: try_or_wait_ms(wait) }).await? {
             TupleReply::Inserted { number } => Ok(Some(number)),
             TupleReply::Found(None) => Ok(None),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -297,14 +297,14 @@ impl Space {
         let (lease_ms, wait_ms) = (milliseconds(lease), try_or_wait_ms(wait));
         match self.run(Operation::Lease { template, lease_ms, wait_ms }).await? {
             TupleReply::Leased(leased) => Ok(leased),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
     async fn hold(&self, operation: Operation) -> Result<bool, Error> {
         match self.run(operation).await? {
             TupleReply::Holding { held, .. } => Ok(held),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -340,7 +340,7 @@ impl Space {
     pub async fn add(&self, fields: Tuple, amount: i64) -> Result<i64, Error> {
         match self.run(Operation::Add { fields, amount }).await? {
             TupleReply::Added { value, .. } => Ok(value),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -352,7 +352,7 @@ impl Space {
     pub async fn waits(&self, after: u64, limit: u32) -> Result<(Vec<Waiting>, bool), Error> {
         match self.run(Operation::Waits { after, limit }).await? {
             TupleReply::Waits { waits, more } => Ok((waits, more)),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -363,7 +363,7 @@ impl Space {
     pub async fn end_wait(&self, session: SessionId, number: u64) -> Result<bool, Error> {
         match self.run(Operation::EndWait { session, number }).await? {
             TupleReply::WaitEnded { ended } => Ok(ended),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 
@@ -375,7 +375,7 @@ impl Space {
     pub async fn break_lock(&self, number: u64) -> Result<Broken, Error> {
         match self.run(Operation::Break { number }).await? {
             TupleReply::Broken(broken) => Ok(broken),
-            _ => Err(Error::Nonsense),
+            _ => Err(Error::UnexpectedReply),
         }
     }
 }

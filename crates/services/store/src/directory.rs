@@ -32,7 +32,7 @@ pub(crate) struct Directory {
 
 /// Where a segment is, until the next change of the list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SegmentIndex {
     chunk: usize,
     index: usize,
 }
@@ -62,57 +62,58 @@ impl Directory {
     }
 
     /// Where the segment is to whose range `key` belongs.
-    pub(crate) fn find(&self, key: &[u8]) -> Place {
+    pub(crate) fn find(&self, key: &[u8]) -> SegmentIndex {
         let chunk = self.bounds.last_not_above(key);
-        Place { chunk, index: self.chunks[chunk].bounds.last_not_above(key) }
+        SegmentIndex { chunk, index: self.chunks[chunk].bounds.last_not_above(key) }
     }
 
     /// The segment there.
-    pub(crate) fn get(&self, place: Place) -> &Arc<Segment> {
+    pub(crate) fn get(&self, place: SegmentIndex) -> &Arc<Segment> {
         &self.chunks[place.chunk].segments[place.index]
     }
 
     /// The first key of its range.
-    pub(crate) fn bound(&self, place: Place) -> &[u8] {
+    pub(crate) fn bound(&self, place: SegmentIndex) -> &[u8] {
         self.chunks[place.chunk].bounds.get(place.index)
     }
 
     /// The segment there, to be changed.
-    pub(crate) fn get_mut(&mut self, place: Place) -> &mut Segment {
+    pub(crate) fn get_mut(&mut self, place: SegmentIndex) -> &mut Segment {
         Arc::make_mut(&mut Arc::make_mut(&mut self.chunks[place.chunk]).segments[place.index])
     }
 
     /// The place behind.
-    pub(crate) fn next(&self, place: Place) -> Option<Place> {
+    pub(crate) fn next(&self, place: SegmentIndex) -> Option<SegmentIndex> {
         if place.index + 1 < self.chunks[place.chunk].segments.len() {
-            return Some(Place { index: place.index + 1, ..place });
+            return Some(SegmentIndex { index: place.index + 1, ..place });
         }
-        (place.chunk + 1 < self.chunks.len()).then_some(Place { chunk: place.chunk + 1, index: 0 })
+        (place.chunk + 1 < self.chunks.len())
+            .then_some(SegmentIndex { chunk: place.chunk + 1, index: 0 })
     }
 
     /// The place before.
-    pub(crate) fn previous(&self, place: Place) -> Option<Place> {
+    pub(crate) fn previous(&self, place: SegmentIndex) -> Option<SegmentIndex> {
         if let Some(index) = place.index.checked_sub(1) {
-            return Some(Place { index, ..place });
+            return Some(SegmentIndex { index, ..place });
         }
         let chunk = place.chunk.checked_sub(1)?;
-        Some(Place { chunk, index: self.chunks[chunk].segments.len() - 1 })
+        Some(SegmentIndex { chunk, index: self.chunks[chunk].segments.len() - 1 })
     }
 
     /// The last place of all.
-    pub(crate) fn last(&self) -> Option<Place> {
+    pub(crate) fn last(&self) -> Option<SegmentIndex> {
         let chunk = self.chunks.len().checked_sub(1)?;
-        Some(Place { chunk, index: self.chunks[chunk].segments.len() - 1 })
+        Some(SegmentIndex { chunk, index: self.chunks[chunk].segments.len() - 1 })
     }
 
     /// The place with this number, below [`Directory::len`], in order.
-    pub(crate) fn nth(&self, mut number: usize) -> Place {
+    pub(crate) fn nth(&self, mut number: usize) -> SegmentIndex {
         let mut chunk = 0;
         while number >= self.chunks[chunk].segments.len() {
             number -= self.chunks[chunk].segments.len();
             chunk += 1;
         }
-        Place { chunk, index: number }
+        SegmentIndex { chunk, index: number }
     }
 
     /// For each chunk the number of its first segment, and the number of all.
@@ -127,16 +128,16 @@ impl Directory {
     }
 
     /// The place with a number, by what [`Directory::starts`] gave.
-    pub(crate) fn place_of(starts: &[usize], number: usize) -> Place {
+    pub(crate) fn place_of(starts: &[usize], number: usize) -> SegmentIndex {
         let chunk = starts.partition_point(|start| *start <= number) - 1;
-        Place { chunk, index: number - starts[chunk] }
+        SegmentIndex { chunk, index: number - starts[chunk] }
     }
 
     /// The segments from one place to another, that one too, in order.
     pub(crate) fn between(
         &self,
-        from: Place,
-        to: Place,
+        from: SegmentIndex,
+        to: SegmentIndex,
     ) -> impl DoubleEndedIterator<Item = &Arc<Segment>> {
         (from.chunk..=to.chunk).flat_map(move |chunk| {
             let segments = &self.chunks[chunk].segments;
@@ -164,7 +165,7 @@ impl Directory {
     }
 
     /// Puts a segment, whose range begins at `bound`, behind the one at `place`.
-    pub(crate) fn insert_behind(&mut self, place: Place, bound: &[u8], segment: Segment) {
+    pub(crate) fn insert_behind(&mut self, place: SegmentIndex, bound: &[u8], segment: Segment) {
         let chunk = Arc::make_mut(&mut self.chunks[place.chunk]);
         chunk.bounds.insert(place.index + 1, bound);
         chunk.segments.insert(place.index + 1, Arc::new(segment));
@@ -179,7 +180,7 @@ impl Directory {
     }
 
     /// Takes a segment out, which is not the first of all: its range belongs to the one before.
-    pub(crate) fn remove(&mut self, place: Place) -> Arc<Segment> {
+    pub(crate) fn remove(&mut self, place: SegmentIndex) -> Arc<Segment> {
         let chunk = Arc::make_mut(&mut self.chunks[place.chunk]);
         chunk.bounds.remove(place.index);
         let removed = chunk.segments.remove(place.index);

@@ -2,7 +2,7 @@
 
 use crate::command::{Operation, Request};
 use crate::partition::{
-    PartitionReply, Place, StatementClaim, asks_about, claims_of, is_of_partition,
+    PartitionReply, StatementClaim, StorePartition, asks_about, claims_of, is_of_partition,
 };
 use crate::service::VERSION;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use perdura_protocol::{SessionId, seeded};
 
 /// Of a store, or of one partition of it.
 pub(crate) struct StoreInterface {
-    pub place: Option<Place>,
+    pub place: Option<StorePartition>,
 }
 
 impl Interface for StoreInterface {

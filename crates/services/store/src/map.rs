@@ -10,7 +10,7 @@
 //! - where the segments begin and end follows from the sequence of changes alone: it is the same
 //!   on every replica, whenever snapshots were taken, and it survives a restore as it is.
 
-use crate::directory::{Directory, Place};
+use crate::directory::{Directory, SegmentIndex};
 use crate::limits;
 use crate::segment::{Segment, entry_bytes};
 use bytes::Bytes;
@@ -133,7 +133,7 @@ impl SegmentMap {
     }
 
     /// Brings a segment back into shape after a change.
-    fn reshape(&mut self, place: Place) {
+    fn reshape(&mut self, place: SegmentIndex) {
         let segment = self.segments.get(place);
         if segment.is_oversized() {
             let (bound, right) = self.segments.get_mut(place).split();
@@ -155,13 +155,13 @@ impl SegmentMap {
 
     /// Merges an undersized segment with its right neighbour, or else with its left one, until it
     /// is large enough or no neighbour fits.
-    fn merge(&mut self, mut place: Place) {
+    fn merge(&mut self, mut place: SegmentIndex) {
         loop {
             let segment = self.segments.get(place);
             if !segment.is_undersized() {
                 return;
             }
-            let fits = |neighbour: &Place| {
+            let fits = |neighbour: &SegmentIndex| {
                 segment.len() == 0
                     || segment.bytes() + self.segments.get(*neighbour).bytes()
                         <= limits::SEGMENT_MERGED_BYTES
@@ -254,7 +254,7 @@ impl PartialMap {
 pub struct At<'a> {
     map: &'a mut SegmentMap,
     key: &'a [u8],
-    place: Place,
+    place: SegmentIndex,
     // Of the entry in its segment, or where it belongs.
     index: Result<usize, usize>,
 }
@@ -316,7 +316,7 @@ struct MapSnapshot {
 }
 
 impl MapSnapshot {
-    fn at(&self, index: usize) -> Place {
+    fn at(&self, index: usize) -> SegmentIndex {
         Directory::place_of(self.starts.get_or_init(|| self.segments.starts()), index)
     }
 }
@@ -354,7 +354,7 @@ mod tests {
 
     fn shared(a: &SegmentMap, b: &SegmentMap) -> usize {
         let places = (0..a.segments()).map(|number| a.segments.nth(number));
-        let both = |place: &Place| {
+        let both = |place: &SegmentIndex| {
             let other = b.segments.find(a.segments.bound(*place));
             Arc::ptr_eq(a.segments.get(*place), b.segments.get(other))
         };

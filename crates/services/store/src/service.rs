@@ -5,7 +5,8 @@ use crate::fullness::Fullness;
 use crate::interface::StoreInterface;
 use crate::map::{Full, PartialMap, SegmentMap};
 use crate::partition::{
-    Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, Touched, Wanted,
+    Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, StorePartition, Touched,
+    Wanted,
 };
 use crate::plan::{Plan, exceed};
 use crate::reply::StoreReply;
@@ -52,7 +53,7 @@ impl Store {
 
     /// An empty partition of a store.
     #[must_use]
-    pub fn partitioned(state_limit_bytes: u64, place: Place) -> Store {
+    pub fn partitioned(state_limit_bytes: u64, place: StorePartition) -> Store {
         let partition = Some(Box::new(Partition::new(place)));
         Store { partition, ..Store::new(state_limit_bytes) }
     }
@@ -263,7 +264,7 @@ impl Store {
 }
 
 pub(crate) fn check_place(partition: &Partition, key: &[u8]) -> Result<(), String> {
-    let Place { map, partition: here, .. } = partition.place();
+    let StorePartition { map, partition: here, .. } = partition.place();
     let there = map.partition_of(key);
     if there == *here {
         return Ok(());

@@ -1,10 +1,10 @@
 //! One try of a transaction.
 
+use crate::finish::SIGNED_AGAIN;
+use crate::forget::{SessionAt, sessions_at};
 use crate::hot::Touches;
-use crate::rescue::is_of_session;
+use crate::resolve::is_of_session;
 use crate::split::Part;
-use crate::telling::SIGNED_AGAIN;
-use crate::tidy::{Place, places_of};
 use crate::waiting::SILENCE_MS;
 use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
@@ -44,16 +44,16 @@ pub(crate) enum Attempt {
 }
 
 /// What a partition gave that carried out a part by itself.
-pub(crate) enum Given {
+pub(crate) enum LocalAnswer {
     /// What it came to, and behind which slot that holds if it was not ordered.
     Result(TransactionResult, Option<Slot>),
     /// Nothing: somebody holds some of it.
     Blocked(Blocker),
-    Nonsense,
+    UnexpectedReply,
 }
 
 /// A participant's vote, as far as it is known.
-enum Heard {
+enum KnownVote {
     Commit {
         results: Option<Vec<OperationResult>>,
         proof: Option<Certificate>,
@@ -79,7 +79,7 @@ fn is_by_service(error: &CallError) -> bool {
 /// What became of asking for votes.
 struct Votes {
     /// By participant.
-    heard: Vec<Heard>,
+    heard: Vec<KnownVote>,
     /// Who decided, and so has ended it.
     decided: Option<usize>,
 }
@@ -88,25 +88,25 @@ struct Votes {
 fn heard_in(
     of: TransactionId,
     called: Result<(PartitionReply, Option<Certificate>), CallError>,
-) -> Heard {
+) -> KnownVote {
     match called {
         Ok((PartitionReply::Voted { transaction, vote, results, .. }, proof))
             if of == transaction =>
         {
             match vote {
-                Vote::Commit => Heard::Commit { results, proof },
-                Vote::Abort(reason) => Heard::Abort { reason, proof, refusal: None },
+                Vote::Commit => KnownVote::Commit { results, proof },
+                Vote::Abort(reason) => KnownVote::Abort { reason, proof, refusal: None },
             }
         }
-        Ok(_) => Heard::Nothing(nonsense()),
-        Err(error) => Heard::Nothing(error),
+        Ok(_) => KnownVote::Nothing(unexpected_reply()),
+        Err(error) => KnownVote::Nothing(error),
     }
 }
 
 /// Of all operations that are known to fail that which is said to.
-fn lowest_failure(split: &Split, heard: &[Heard]) -> Option<usize> {
+fn lowest_failure(split: &Split, heard: &[KnownVote]) -> Option<usize> {
     let failures = split.parts.iter().zip(heard).filter_map(|(part, vote)| match vote {
-        Heard::Abort { reason: Reason::Failed { operation }, .. } => {
+        KnownVote::Abort { reason: Reason::Failed { operation }, .. } => {
             Some(split.origin(part.partition, *operation))
         }
         _ => None,
@@ -133,30 +133,29 @@ pub(crate) enum Order {
 fn to_be_told(
     intent: &Intent,
     commit: bool,
-    heard: &[Heard],
+    heard: &[KnownVote],
     decided: Option<usize>,
 ) -> (Told, Told) {
-    let holds = |(index, vote): (usize, &Heard)| {
-        matches!(vote, Heard::Commit { .. }) && decided != Some(index)
+    let holds = |(index, vote): (usize, &KnownVote)| {
+        matches!(vote, KnownVote::Commit { .. }) && decided != Some(index)
     };
-    let may_hold =
-        |(_, vote): (usize, &Heard)| matches!(vote, Heard::Nothing(error) if !error.is_refusal());
+    let may_hold = |(_, vote): (usize, &KnownVote)| matches!(vote, KnownVote::Nothing(error) if !error.is_refusal());
     (shown_to(intent, commit, heard, holds), shown_to(intent, commit, heard, may_hold))
 }
 
 fn shown_to(
     intent: &Intent,
     commit: bool,
-    heard: &[Heard],
-    whom: impl Fn((usize, &Heard)) -> bool,
+    heard: &[KnownVote],
+    whom: impl Fn((usize, &KnownVote)) -> bool,
 ) -> Told {
     let all = || heard.iter().zip(&intent.participants).enumerate();
     let told = all().filter(|(index, (vote, _))| whom((*index, *vote)));
     let shown = told.map(|(_, (_, one))| {
         let proofs = all().filter_map(|(_, (vote, of))| {
             let proof = match vote {
-                Heard::Commit { proof, .. } if commit => proof.as_ref(),
-                Heard::Abort { proof, .. } if !commit => proof.as_ref(),
+                KnownVote::Commit { proof, .. } if commit => proof.as_ref(),
+                KnownVote::Abort { proof, .. } if !commit => proof.as_ref(),
                 _ => None,
             };
             proof.filter(|_| of.partition != one.partition).cloned()
@@ -178,8 +177,8 @@ impl Split {
 }
 
 /// An answer that fits no question.
-pub(crate) fn nonsense() -> CallError {
-    CallError::Indeterminate { reason: Indeterminacy::Nonsense, detail: String::new() }
+pub(crate) fn unexpected_reply() -> CallError {
+    CallError::Indeterminate { reason: Indeterminacy::UnexpectedReply, detail: String::new() }
 }
 
 /// A number that is in use.
@@ -202,7 +201,7 @@ impl<G: Groups> Transactions<G> {
         state.counter += 1;
         state.counters.global += 1;
         let counter = state.counter;
-        let places: Vec<Place> = places_of(participants).collect();
+        let places: Vec<SessionAt> = sessions_at(participants).collect();
         state.running.insert(counter, places.clone());
         state.hot.begin(counter, touches, places);
         Running { of: self.clone(), counter }
@@ -212,13 +211,13 @@ impl<G: Groups> Transactions<G> {
     pub(crate) async fn local(&self, part: &Part, fast: bool, deadline_ms: u64) -> Attempt {
         let mode = if fast { Mode::Fast } else { Mode::Ordered };
         match self.ask_for_part(part, mode, deadline_ms).await {
-            Ok(Given::Result(result, _)) => Attempt::Done(result.into()),
-            Ok(Given::Blocked(blocker)) => {
+            Ok(LocalAnswer::Result(result, _)) => Attempt::Done(result.into()),
+            Ok(LocalAnswer::Blocked(blocker)) => {
                 // What is not ordered leaves no marks.
                 let at = if fast { Vec::new() } else { vec![part.partition] };
                 Attempt::Conflict { blocker, at }
             }
-            Ok(Given::Nonsense) => Attempt::Error(TransactionError::Nonsense),
+            Ok(LocalAnswer::UnexpectedReply) => Attempt::Error(TransactionError::UnexpectedReply),
             Err(error) => Attempt::Error(error.into()),
         }
     }
@@ -229,20 +228,20 @@ impl<G: Groups> Transactions<G> {
         part: &Part,
         mode: Mode,
         deadline_ms: u64,
-    ) -> Result<Given, CallError> {
+    ) -> Result<LocalAnswer, CallError> {
         let transaction = Transaction { operations: part.operations.clone() };
         let command = StoreCommand::Transaction(transaction).to_bytes();
         let call = self.groups().call(part.partition, command, mode, deadline_ms);
         let Answer { reply, slot, .. } = call.await?;
         if PartitionReply::is_one(&reply) {
             return Ok(match PartitionReply::from_bytes(reply) {
-                Ok(PartitionReply::Blocked(blocker)) => Given::Blocked(blocker),
-                _ => Given::Nonsense,
+                Ok(PartitionReply::Blocked(blocker)) => LocalAnswer::Blocked(blocker),
+                _ => LocalAnswer::UnexpectedReply,
             });
         }
         Ok(match StoreReply::from_bytes(reply) {
-            Ok(StoreReply::Transaction(result)) => Given::Result(result, slot),
-            _ => Given::Nonsense,
+            Ok(StoreReply::Transaction(result)) => LocalAnswer::Result(result, slot),
+            _ => LocalAnswer::UnexpectedReply,
         })
     }
 
@@ -281,7 +280,7 @@ impl<G: Groups> Transactions<G> {
             self.ask_for_votes(&intent, parts, order, deadline_ms, end_ms).await;
         self.ask_for_failures(&intent, split, &mut heard, deadline_ms).await;
         self.leave_fenced_sessions(&intent, &heard).await;
-        let commit = heard.iter().all(|vote| matches!(vote, Heard::Commit { .. }));
+        let commit = heard.iter().all(|vote| matches!(vote, KnownVote::Commit { .. }));
         let (holding, others) = to_be_told(&intent, commit, &heard, decided);
         let attempt = self.outcome(split, commit, heard);
         let left = if matches!(attempt, Attempt::Done(_)) {
@@ -305,9 +304,9 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// Where a partition prepares nothing more of the session that a transaction named there, the next try is to name another one.
-    async fn leave_fenced_sessions(&self, intent: &Intent, heard: &[Heard]) {
+    async fn leave_fenced_sessions(&self, intent: &Intent, heard: &[KnownVote]) {
         for (one, vote) in intent.participants.iter().zip(heard) {
-            if matches!(vote, Heard::Abort { reason: Reason::Fenced, .. }) {
+            if matches!(vote, KnownVote::Abort { reason: Reason::Fenced, .. }) {
                 self.groups().leave(one.partition, one.nonce).await;
             }
         }
@@ -328,13 +327,13 @@ impl<G: Groups> Transactions<G> {
             count if order == Order::AtOnce => Some((intent.counter % count as u64) as usize),
             count => Some(count - 1),
         };
-        let mut heard: Vec<Heard> = parts.iter().map(|_| Heard::Unasked).collect();
+        let mut heard: Vec<KnownVote> = parts.iter().map(|_| KnownVote::Unasked).collect();
         let first = parts.iter().zip(&mut heard).enumerate();
         let first = first.filter(|(index, _)| Some(*index) != last).map(|(_, one)| one);
         if order == Order::OneByOne {
             for (part, vote) in first {
                 *vote = self.prepare(intent, part, deadline_ms).await;
-                if !matches!(vote, Heard::Commit { .. }) {
+                if !matches!(vote, KnownVote::Commit { .. }) {
                     break;
                 }
             }
@@ -346,8 +345,8 @@ impl<G: Groups> Transactions<G> {
         let Some(last) = last else { return Votes { heard, decided: None } };
         self.settle(intent, &mut heard, None, end_ms).await;
         let others = heard.iter().enumerate().filter(|(index, _)| *index != last);
-        let proof = |(_, vote): (usize, &Heard)| match vote {
-            Heard::Commit { proof, .. } => proof.clone(),
+        let proof = |(_, vote): (usize, &KnownVote)| match vote {
+            KnownVote::Commit { proof, .. } => proof.clone(),
             _ => None,
         };
         let Some(votes) = others.map(proof).collect::<Option<Vec<Certificate>>>() else {
@@ -355,7 +354,7 @@ impl<G: Groups> Transactions<G> {
         };
         heard[last] = self.prepare_last(intent, &parts[last], votes, deadline_ms).await;
         self.settle(intent, &mut heard, Some(last), end_ms).await;
-        let decided = matches!(heard[last], Heard::Commit { .. }).then_some(last);
+        let decided = matches!(heard[last], KnownVote::Commit { .. }).then_some(last);
         Votes { heard, decided }
     }
 
@@ -364,7 +363,7 @@ impl<G: Groups> Transactions<G> {
         &self,
         intent: &Intent,
         split: &Split,
-        heard: &mut [Heard],
+        heard: &mut [KnownVote],
         deadline_ms: u64,
     ) {
         let Some(known) = lowest_failure(split, heard) else { return };
@@ -373,13 +372,13 @@ impl<G: Groups> Transactions<G> {
         let all = split.parts.iter().zip(heard);
         let asked = all
             .filter(|(part, vote)| {
-                matches!(vote, Heard::Unasked) && split.may_fail_before(part, known)
+                matches!(vote, KnownVote::Unasked) && split.may_fail_before(part, known)
             })
             .map(async |(part, vote)| *vote = self.prepare(intent, part, deadline_ms).await);
         join_all(asked).await;
     }
 
-    async fn prepare(&self, intent: &Intent, part: &Part, deadline_ms: u64) -> Heard {
+    async fn prepare(&self, intent: &Intent, part: &Part, deadline_ms: u64) -> KnownVote {
         let (intent, operations) = (intent.clone(), part.operations.clone());
         let transaction = intent.id();
         let command = PartitionCommand::Prepare { intent, operations };
@@ -394,7 +393,7 @@ impl<G: Groups> Transactions<G> {
         part: &Part,
         mut votes: Vec<Certificate>,
         deadline_ms: u64,
-    ) -> Heard {
+    ) -> KnownVote {
         for _ in 0..SIGNED_AGAIN {
             let (intent_of, operations) = (intent.clone(), part.operations.clone());
             let command = PartitionCommand::PrepareLast {
@@ -413,7 +412,7 @@ impl<G: Groups> Transactions<G> {
                 called => return heard_in(intent.id(), called),
             }
         }
-        Heard::Nothing(nonsense())
+        KnownVote::Nothing(unexpected_reply())
     }
 
     /// A partition's answer to a command of its own, with the proof of what it states.
@@ -431,7 +430,7 @@ impl<G: Groups> Transactions<G> {
         let Answer { reply, proof, .. } = call.await?;
         match PartitionReply::from_bytes(reply) {
             Ok(reply) => Ok((reply, proof)),
-            Err(_) => Err(nonsense()),
+            Err(_) => Err(unexpected_reply()),
         }
     }
 
@@ -453,12 +452,12 @@ impl<G: Groups> Transactions<G> {
     async fn settle(
         &self,
         intent: &Intent,
-        heard: &mut [Heard],
+        heard: &mut [KnownVote],
         decider: Option<usize>,
         end_ms: u64,
     ) {
-        let is_commit = |vote: &Heard| matches!(vote, Heard::Commit { .. });
-        let is_abort = |vote: &Heard| matches!(vote, Heard::Abort { .. });
+        let is_commit = |vote: &KnownVote| matches!(vote, KnownVote::Commit { .. });
+        let is_abort = |vote: &KnownVote| matches!(vote, KnownVote::Abort { .. });
         if !heard.iter().any(is_commit) || heard.iter().any(is_abort) {
             return;
         }
@@ -466,7 +465,7 @@ impl<G: Groups> Transactions<G> {
         let end_ms = end_ms.saturating_sub(GRACE_MS / 2);
         let silent = heard.iter_mut().zip(&intent.participants).enumerate();
         let asked = silent.filter_map(|(index, (vote, one))| {
-            let Heard::Nothing(error) = &*vote else { return None };
+            let KnownVote::Nothing(error) = &*vote else { return None };
             // It may have decided, others may have ended the transaction by that, and all may have forgotten it since.
             let may_be_forgotten = decider == Some(index) && !error.is_refusal();
             let refusal = is_by_service(error).then(|| error.clone());
@@ -474,10 +473,10 @@ impl<G: Groups> Transactions<G> {
                 let resolve = PartitionCommand::Resolve { intent: intent.clone(), expired: None };
                 let called = self.ask(one.partition, &resolve, end_ms).await;
                 match heard_in(intent.id(), called) {
-                    Heard::Abort { reason: Reason::Fenced, .. } if may_be_forgotten => {}
-                    Heard::Nothing(_) => {}
-                    Heard::Abort { reason, proof, .. } => {
-                        *vote = Heard::Abort { reason, proof, refusal };
+                    KnownVote::Abort { reason: Reason::Fenced, .. } if may_be_forgotten => {}
+                    KnownVote::Nothing(_) => {}
+                    KnownVote::Abort { reason, proof, .. } => {
+                        *vote = KnownVote::Abort { reason, proof, refusal };
                     }
                     resolved => *vote = resolved,
                 }
@@ -487,17 +486,17 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// What it came to, by what was heard.
-    fn outcome(&self, split: &Split, commit: bool, mut heard: Vec<Heard>) -> Attempt {
+    fn outcome(&self, split: &Split, commit: bool, mut heard: Vec<KnownVote>) -> Attempt {
         if commit {
             let results = heard.into_iter().map(|vote| match vote {
-                Heard::Commit { results, .. } => results,
+                KnownVote::Commit { results, .. } => results,
                 _ => None,
             });
             let results: Option<Vec<_>> = results.collect();
             return match results.map(|results| split.join(results)) {
                 None => Attempt::Done(Outcome::ResultsGone),
                 Some(Some(results)) => Attempt::Done(Outcome::Committed(results.into())),
-                Some(None) => Attempt::Error(TransactionError::Nonsense),
+                Some(None) => Attempt::Error(TransactionError::UnexpectedReply),
             };
         }
         if let Some(operation) = lowest_failure(split, &heard) {
@@ -505,8 +504,8 @@ impl<G: Groups> Transactions<G> {
         }
         // What failed for good comes before what somebody was in the way of.
         let is_conflict =
-            |vote: &Heard| matches!(vote, Heard::Abort { reason: Reason::Conflict(_), .. });
-        let is_abort = |vote: &Heard| matches!(vote, Heard::Abort { .. });
+            |vote: &KnownVote| matches!(vote, KnownVote::Abort { reason: Reason::Conflict(_), .. });
+        let is_abort = |vote: &KnownVote| matches!(vote, KnownVote::Abort { .. });
         let why = heard
             .iter()
             .position(|vote| is_abort(vote) && !is_conflict(vote))
@@ -520,28 +519,28 @@ impl<G: Groups> Transactions<G> {
                 .map(|(_, part)| part.partition)
                 .collect();
             return match heard.swap_remove(index) {
-                Heard::Abort { refusal: Some(error), .. } if is_of_session(&error) => {
+                KnownVote::Abort { refusal: Some(error), .. } if is_of_session(&error) => {
                     Attempt::Stale(error)
                 }
-                Heard::Abort { refusal: Some(error), .. } => Attempt::Error(error.into()),
-                Heard::Abort { reason: Reason::Conflict(blocker), .. } => {
+                KnownVote::Abort { refusal: Some(error), .. } => Attempt::Error(error.into()),
+                KnownVote::Abort { reason: Reason::Conflict(blocker), .. } => {
                     Attempt::Conflict { blocker, at }
                 }
-                Heard::Abort { reason, .. } => self.why(split, partition, reason),
-                _ => Attempt::Error(TransactionError::Nonsense),
+                KnownVote::Abort { reason, .. } => self.why(split, partition, reason),
+                _ => Attempt::Error(TransactionError::UnexpectedReply),
             };
         }
         // Some vote is not known. Where the part is certain not to be there, and not to come, it is aborted in the end.
         let certain = heard
             .iter()
-            .position(|vote| matches!(vote, Heard::Nothing(error) if error.is_refusal()));
+            .position(|vote| matches!(vote, KnownVote::Nothing(error) if error.is_refusal()));
         let index =
-            certain.or_else(|| heard.iter().position(|vote| matches!(vote, Heard::Nothing(_))));
-        let incomplete = heard.iter().any(|vote| matches!(vote, Heard::Unasked));
-        let Some((index, Heard::Nothing(error))) =
+            certain.or_else(|| heard.iter().position(|vote| matches!(vote, KnownVote::Nothing(_))));
+        let incomplete = heard.iter().any(|vote| matches!(vote, KnownVote::Unasked));
+        let Some((index, KnownVote::Nothing(error))) =
             index.map(|index| (index, heard.swap_remove(index)))
         else {
-            return Attempt::Error(nonsense().into());
+            return Attempt::Error(unexpected_reply().into());
         };
         if is_of_session(&error) {
             Attempt::Stale(error)

@@ -134,7 +134,7 @@ pub enum TransactionError {
     },
     /// A group gave an answer that fits no question.
     #[error("a group gave an answer that fits no question; do all run the same version?")]
-    Nonsense,
+    UnexpectedReply,
 }
 
 impl TransactionError {
@@ -143,7 +143,7 @@ impl TransactionError {
     pub fn is_refusal(&self) -> bool {
         match self {
             TransactionError::Call(error) => error.is_refusal(),
-            TransactionError::Nonsense => false,
+            TransactionError::UnexpectedReply => false,
             TransactionError::Invalid(_)
             | TransactionError::Participants { .. }
             | TransactionError::NoPartition { .. }

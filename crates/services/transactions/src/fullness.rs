@@ -9,7 +9,9 @@ use perdura_store::Fullness;
 /// What was answered. Where replicas did not agree it was ordered, and so refused.
 fn told(answer: Result<Bytes, CallError>) -> Result<Option<Fullness>, TransactionError> {
     match answer {
-        Ok(reply) => Fullness::from_bytes(reply).map(Some).map_err(|_| TransactionError::Nonsense),
+        Ok(reply) => {
+            Fullness::from_bytes(reply).map(Some).map_err(|_| TransactionError::UnexpectedReply)
+        }
         Err(CallError::Refused { reason: Refusal::Ordered(RefusalReason::Service(_)), .. }) => {
             Ok(None)
         }
@@ -46,7 +48,7 @@ impl StoreClient {
         match self {
             StoreClient::Whole(client) => match client.read(Fullness::question(), options).await {
                 Ok(Reply::Service(reply)) => told(Ok(reply)),
-                Ok(_) => Err(TransactionError::Nonsense),
+                Ok(_) => Err(TransactionError::UnexpectedReply),
                 Err(error) => told(Err(error)),
             },
             StoreClient::Partitioned(transactions) => {

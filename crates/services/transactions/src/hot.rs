@@ -6,7 +6,7 @@
 //! - A turn is had until the call is over here, and what ends it is on its way: what whoever comes next asks for is ordered behind that.
 //! - Nobody waits for long for one who waits for a partition that is down: where no turn has come for a while all go on without.
 
-use crate::tidy::{Place, places_of};
+use crate::forget::{SessionAt, sessions_at};
 use crate::waiting::Waiter;
 use crate::{Groups, TransactionError, Transactions};
 use futures_util::future::{Either, select};
@@ -110,21 +110,21 @@ struct Key {
 pub(crate) struct Hot {
     keys: BTreeMap<KeyHash, Key>,
     /// What transactions over several partitions touch, by their numbers, and the sessions that they name: those that are under way, ...
-    running: BTreeMap<u64, (Arc<Touches>, Vec<Place>)>,
+    running: BTreeMap<u64, (Arc<Touches>, Vec<SessionAt>)>,
     /// ... and the last ones that are over.
     over: VecDeque<u64>,
 }
 
 impl Hot {
     /// A transaction begins.
-    pub(crate) fn begin(&mut self, counter: u64, touches: &Arc<Touches>, places: Vec<Place>) {
+    pub(crate) fn begin(&mut self, counter: u64, touches: &Arc<Touches>, places: Vec<SessionAt>) {
         self.running.insert(counter, (Arc::clone(touches), places));
     }
 
     /// What a transaction touches, if it is one of this process. Others with the same key have other sessions, and may have the same numbers.
     fn own(&self, intent: &Intent) -> Option<Arc<Touches>> {
         let (touches, places) = self.running.get(&intent.counter)?;
-        let is_own = places_of(&intent.participants).eq(places.iter().copied());
+        let is_own = sessions_at(&intent.participants).eq(places.iter().copied());
         is_own.then(|| Arc::clone(touches))
     }
 

@@ -18,18 +18,18 @@
 mod attempt;
 mod builder;
 mod error;
+mod finish;
+mod forget;
 mod fullness;
 mod groups;
 mod hot;
 mod live;
 mod outcome;
-mod rescue;
+mod resolve;
 mod resolver;
 mod snapshot;
 mod split;
 mod stay;
-mod telling;
-mod tidy;
 mod waiting;
 mod walk;
 
@@ -38,12 +38,13 @@ pub use error::{Cause, Holder, TransactionError};
 pub use groups::{Answer, Groups};
 pub use live::{ConnectError, Live, StoreClient};
 pub use outcome::{Asked, Found, Outcome, Page, Results};
-pub use rescue::Rescue;
-pub use resolver::{Looked, Resolver, Turn};
+pub use resolve::Resolution;
+pub use resolver::{Resolver, Round, Turn};
 pub use split::{Part, Split};
 pub use walk::{Walk, WalkError};
 
 use attempt::{Attempt, Order};
+use forget::{Over, SessionAt, is_of_what_is_remembered};
 use futures_util::future::{Either, select};
 use hot::{Hot, Touches, Turns};
 use perdura_client::Mode;
@@ -55,7 +56,6 @@ use stay::Stays;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tidy::{Over, Place, is_of_what_is_remembered};
 use waiting::{Silent, Unmarked, Waiter};
 
 /// A read over several partitions is tried so often without locks, before it takes some.
@@ -80,7 +80,7 @@ pub struct Counters {
     /// Tries that were one too many of this client, or that there was no room for.
     pub unaffordable: u64,
     /// Transactions of others that it ended.
-    pub rescued: u64,
+    pub ended_for_others: u64,
     /// Transactions that partitions forgot as it told them to.
     pub forgotten: u64,
 }
@@ -90,13 +90,13 @@ struct State {
     /// The last number given to a transaction.
     counter: u64,
     /// The numbers of transactions that are under way, and the sessions that they name.
-    running: BTreeMap<u64, Vec<Place>>,
+    running: BTreeMap<u64, Vec<SessionAt>>,
     over: Over,
     hot: Hot,
     unmarked: Unmarked,
     silent: Silent,
     stays: Stays,
-    rescuing: BTreeSet<TransactionId>,
+    resolving: BTreeSet<TransactionId>,
     counters: Counters,
 }
 
@@ -277,7 +277,7 @@ impl<G: Groups> Transactions<G> {
                     if !tidied && is_of_what_is_remembered(&error) =>
                 {
                     tidied = true;
-                    self.tidy_apart(deadline_ms).await;
+                    self.forget_apart(deadline_ms).await;
                 }
                 Attempt::Error(error) => return Err(self.after_try(waiter, took_ms, error)),
                 Attempt::Conflict { blocker, at } => {
@@ -361,11 +361,11 @@ impl<G: Groups> Transactions<G> {
             let answer = called.map_err(|error| self.after_try(waiter, took_ms, error.into()))?;
             if !PartitionReply::is_one(&answer.reply) {
                 let reply = StoreReply::from_bytes(answer.reply);
-                return Outcome::of(command, reply.map_err(|_| TransactionError::Nonsense)?);
+                return Outcome::of(command, reply.map_err(|_| TransactionError::UnexpectedReply)?);
             }
             let Ok(PartitionReply::Blocked(blocker)) = PartitionReply::from_bytes(answer.reply)
             else {
-                return Err(TransactionError::Nonsense);
+                return Err(TransactionError::UnexpectedReply);
             };
             waiter.note_try(took_ms);
             self.note_met(touches, &blocker);
@@ -385,13 +385,13 @@ impl<G: Groups> Transactions<G> {
         let soon_ms = deadline_ms.min(self.groups().now_ms() + LOOK_MS);
         // What waits for a third one cannot be ended, which takes its time.
         let introduced = pin!(self.introduce(partition, of, soon_ms));
-        let rescued = pin!(async {
+        let resolved = pin!(async {
             let Blocker::Transaction { intent, .. } = oldest else { return false };
-            self.rescue(intent, soon_ms).await != Rescue::Failed
+            self.resolve(intent, soon_ms).await != Resolution::Failed
         });
-        match select(introduced, rescued).await {
+        match select(introduced, resolved).await {
             Either::Left((true, _)) | Either::Right((true, _)) => true,
-            Either::Left((false, rescued)) => rescued.await,
+            Either::Left((false, resolved)) => resolved.await,
             Either::Right((false, introduced)) => introduced.await,
         }
     }

@@ -24,7 +24,7 @@ const LATE: Duration = Duration::from_millis(200);
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// ... and to say what is over.
-const TIDY: Duration = Duration::from_secs(1);
+const FORGET: Duration = Duration::from_secs(1);
 
 /// Why there is no client.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum ConnectError {
     Groups {
         /// In the map.
         partitions: usize,
-        /// Given.
+        /// LocalAnswer.
         groups: usize,
     },
     /// A group's client cannot be made.
@@ -176,7 +176,7 @@ impl Groups for Live {
                 Ok(Answer { reply, proof: certificate(partition, keys, attestations), slot: None })
             }
             Reply::Administered { .. } | Reply::Told(_) => Err(CallError::Indeterminate {
-                reason: Indeterminacy::Nonsense,
+                reason: Indeterminacy::UnexpectedReply,
                 detail: String::new(),
             }),
         }
@@ -235,7 +235,7 @@ impl StoreClient {
                     );
                 let (reason, detail) = (Indeterminacy::DeadlinePassed, String::new());
                 match tokio::time::timeout(options.timeout.saturating_add(LATE), task).await {
-                    Ok(ended) => ended.unwrap_or(Err(TransactionError::Nonsense)),
+                    Ok(ended) => ended.unwrap_or(Err(TransactionError::UnexpectedReply)),
                     Err(_) => Err(CallError::Indeterminate { reason, detail }.into()),
                 }
             }
@@ -308,7 +308,7 @@ impl StoreClient {
     pub async fn close(&self) {
         if let StoreClient::Partitioned(transactions) = self {
             let _ = tokio::time::timeout(SETTLE, transactions.settled()).await;
-            let _ = tokio::time::timeout(TIDY, transactions.tidy()).await;
+            let _ = tokio::time::timeout(FORGET, transactions.forget_ended()).await;
         }
         for client in self.clients() {
             client.close().await;
@@ -343,9 +343,10 @@ async fn call_whole(
     };
     match reply {
         Reply::Service(bytes) => {
-            let reply = StoreReply::from_bytes(bytes).map_err(|_| TransactionError::Nonsense)?;
+            let reply =
+                StoreReply::from_bytes(bytes).map_err(|_| TransactionError::UnexpectedReply)?;
             Outcome::of(command, reply)
         }
-        _ => Err(TransactionError::Nonsense),
+        _ => Err(TransactionError::UnexpectedReply),
     }
 }

@@ -44,7 +44,7 @@ impl Outcome {
             (StoreCommand::Transaction(_), StoreReply::Transaction(result)) => {
                 return Ok(result.into());
             }
-            _ => return Err(TransactionError::Nonsense),
+            _ => return Err(TransactionError::UnexpectedReply),
         };
         Ok(Outcome::Committed(vec![found].into()))
     }
@@ -53,11 +53,11 @@ impl Outcome {
     pub(crate) fn found_alone<T: Found>(&self) -> Result<T, TransactionError> {
         match self {
             Outcome::Committed(Results(results)) => match &results[..] {
-                [found] => T::of(found).ok_or(TransactionError::Nonsense),
-                _ => Err(TransactionError::Nonsense),
+                [found] => T::of(found).ok_or(TransactionError::UnexpectedReply),
+                _ => Err(TransactionError::UnexpectedReply),
             },
             // Whoever votes for what only reads says what that is, and it fails for nothing.
-            Outcome::ResultsGone | Outcome::Failed { .. } => Err(TransactionError::Nonsense),
+            Outcome::ResultsGone | Outcome::Failed { .. } => Err(TransactionError::UnexpectedReply),
         }
     }
 }

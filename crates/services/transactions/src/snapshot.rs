@@ -2,7 +2,7 @@
 //! still holds. If it does in all of them, it held in all of them at once, in between: the double collect of atomic snapshots (Afek et
 //! al., JACM 1993), with validation (Kung and Robinson, TODS 1981) in place of the second look. Why that is so stands in `docs/partitions.md`.
 
-use crate::attempt::{Attempt, Given};
+use crate::attempt::{Attempt, LocalAnswer};
 use crate::split::{Entry, Merged, Part, merge};
 use crate::{Cause, Groups, Outcome, Range, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
@@ -89,14 +89,14 @@ impl Run {
         match look {
             Look::Seen(results, slot) => {
                 let [OperationResult::Entries { entries, more }] = &results[..] else {
-                    return over(Attempt::Error(TransactionError::Nonsense));
+                    return over(Attempt::Error(TransactionError::UnexpectedReply));
                 };
                 self.entries.extend(entries.iter());
                 self.is_whole = !more;
                 self.slot = Some(self.slot.map_or(slot, |before| before.min(slot)));
                 None
             }
-            Look::Failed(_) => over(Attempt::Error(TransactionError::Nonsense)),
+            Look::Failed(_) => over(Attempt::Error(TransactionError::UnexpectedReply)),
             Look::Error(error) => over(Attempt::Error(error)),
             Look::Blocked(blocker) => over(Attempt::Conflict { blocker, at: Vec::new() }),
             Look::Ordered => Some(Tried::Ordered),
@@ -164,7 +164,7 @@ impl<G: Groups> Transactions<G> {
         match (self.check_all(seen, deadline_ms).await, split.join(results)) {
             (Some(failed), _) => failed,
             (None, Some(results)) => self.taken(results),
-            (None, None) => Tried::Over(Attempt::Error(TransactionError::Nonsense)),
+            (None, None) => Tried::Over(Attempt::Error(TransactionError::UnexpectedReply)),
         }
     }
 
@@ -243,13 +243,13 @@ impl<G: Groups> Transactions<G> {
 
     async fn look(&self, part: &Part, deadline_ms: u64) -> Look {
         match self.ask_for_part(part, Mode::Fast, deadline_ms).await {
-            Ok(Given::Result(result, slot)) => match (result.failed, slot) {
+            Ok(LocalAnswer::Result(result, slot)) => match (result.failed, slot) {
                 (Some(operation), _) => Look::Failed(operation),
                 (None, Some(slot)) => Look::Seen(result.results, slot),
                 (None, None) => Look::Ordered,
             },
-            Ok(Given::Blocked(blocker)) => Look::Blocked(blocker),
-            Ok(Given::Nonsense) => Look::Error(TransactionError::Nonsense),
+            Ok(LocalAnswer::Blocked(blocker)) => Look::Blocked(blocker),
+            Ok(LocalAnswer::UnexpectedReply) => Look::Error(TransactionError::UnexpectedReply),
             // Its reply was not kept.
             Err(CallError::Indeterminate {
                 reason: Indeterminacy::TooOld | Indeterminacy::NoSession,

@@ -7,7 +7,7 @@
 
 use crate::hot::Touches;
 use crate::stay::Stay;
-use crate::{Cause, Groups, Holder, Rescue, TransactionError, Transactions};
+use crate::{Cause, Groups, Holder, Resolution, TransactionError, Transactions};
 use perdura_client::{CallError, Refusal};
 use perdura_protocol::{PartitionId, RefusalReason, seeded};
 use perdura_store::partition::{
@@ -71,9 +71,9 @@ impl Silent {
 
 /// Who was in the way last, and since when, by this client's clock: a partition's may stand still.
 #[derive(Debug, Default)]
-struct Met(Option<(TransactionId, u64)>);
+struct LastHolder(Option<(TransactionId, u64)>);
 
-impl Met {
+impl LastHolder {
     /// For how long the same one has been in the way, milliseconds.
     fn again(&mut self, transaction: TransactionId, now_ms: u64) -> u64 {
         let same = self.0.filter(|(of, _)| *of == transaction);
@@ -89,7 +89,7 @@ pub(crate) struct Waiter<G: Groups> {
     /// Whether it would hold locks beyond a moment: then it also waits for others' marks.
     holds: bool,
     conflicts: u32,
-    met: Met,
+    met: LastHolder,
     /// Nobody's transaction is ended before that, milliseconds.
     ends_at_ms: u64,
     /// Who was in the way last.
@@ -151,7 +151,7 @@ impl<G: Groups> Transactions<G> {
             deadline_ms,
             holds,
             conflicts: 0,
-            met: Met::default(),
+            met: LastHolder::default(),
             ends_at_ms: 0,
             with: None,
             shortest_ms: None,
@@ -268,7 +268,7 @@ impl<G: Groups> Transactions<G> {
         let (this, intent, deadline_ms) =
             (self.clone(), intent.as_ref().clone(), waiter.deadline_ms);
         self.groups().spawn(Box::pin(async move {
-            this.rescue(&intent, deadline_ms).await;
+            this.resolve(&intent, deadline_ms).await;
         }));
         met_ms
     }
@@ -278,7 +278,7 @@ impl<G: Groups> Transactions<G> {
         let Blocker::Transaction { intent, pending_ms } = blocker else { return false };
         let met_ms = waiter.met.again(intent.id(), self.groups().now_ms());
         met_ms.max(*pending_ms) >= SUSPECT_MS
-            && self.rescue(intent, waiter.deadline_ms).await == Rescue::Ended
+            && self.resolve(intent, waiter.deadline_ms).await == Resolution::Ended
     }
 
     /// Whether a group is not asked for marks, for it said that it has none.

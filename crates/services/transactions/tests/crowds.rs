@@ -206,7 +206,7 @@ fn what_is_stuck_on_a_partition_that_is_down_is_in_nobody_elses_way() {
         run(&shared, stuck.collect(), 0);
         assert!(lock(&shared).count_pending(PartitionId(1)) > 0);
         run(&shared, vec![go_on(&shared, &client, MORE_THAN_REMEMBERED)], 0);
-        run_one(&shared, async move { client.tidy().await });
+        run_one(&shared, async move { client.forget_ended().await });
         let partitions = lock(&shared);
         assert!(partitions.count_pending(PartitionId(1)) > 0, "that is stuck still");
         for partition in [1, 2] {

@@ -5,7 +5,7 @@ use perdura_protocol::PartitionId;
 use perdura_transactions::TransactionError;
 
 /// An answer is waited for so long, milliseconds.
-const PATIENCE_MS: u64 = 10_000;
+const TIMEOUT_MS: u64 = 10_000;
 
 /// Now and then replicas do not agree, and in order it is no command.
 #[test]
@@ -13,7 +13,7 @@ fn a_partition_says_how_full_it_is_or_that_nobody_knows() {
     let shared = Partitions::new(2, 11);
     let client = client(&shared, 1);
     let ask = |partition: u16| {
-        let (client, deadline_ms) = (client.clone(), lock(&shared).now_ms + PATIENCE_MS);
+        let (client, deadline_ms) = (client.clone(), lock(&shared).now_ms + TIMEOUT_MS);
         run_one(&shared, async move { client.fullness(PartitionId(partition), deadline_ms).await })
     };
     let answers: Vec<Option<u8>> =

@@ -87,7 +87,7 @@ fn a_partition_that_is_down_keeps_what_needs_it_from_happening_and_nothing_else(
     let reads = vec![read("a1"), read("b1"), read("c1")];
     let values = vec![value("2"), value("2"), OperationResult::Value(None)];
     assert_eq!(transact(&shared, &client, reads), committed(values));
-    assert_eq!(client.counters().rescued, 1);
+    assert_eq!(client.counters().ended_for_others, 1);
 }
 
 /// What one participant aborts holds no locks of others, though a third one is down, and says nothing until whoever asks has no time left.
@@ -118,7 +118,7 @@ fn a_vote_to_abort_ends_a_transaction_whichever_other_participants_are_down() {
 
     run_until(&shared, task, now_ms + SECONDS);
     transact(&shared, &ours, vec![write("a1", "free again")]).unwrap();
-    assert_eq!(ours.counters().rescued, 1);
+    assert_eq!(ours.counters().ended_for_others, 1);
 }
 
 /// One process that is killed with much in flight costs others with its key time, and no refusals.
@@ -140,7 +140,7 @@ fn a_client_that_may_have_one_pending_waits_for_it() {
     lock(&shared).down.clear();
     lock(&shared).now_ms += 3 * SECONDS;
     (0..12).for_each(|number| drop(transact(&shared, &others, both(number)).unwrap()));
-    assert_eq!(others.counters().rescued, 12);
+    assert_eq!(others.counters().ended_for_others, 12);
     let deadline_ms = lock(&shared).now_ms + 10 * SECONDS;
     let done = Arc::new(AtomicU64::new(0));
     let tasks = (0..8).map(|number| -> Task {
@@ -168,7 +168,7 @@ fn partitions_forget_what_is_over() {
     }
     run_one(&shared, {
         let client = client.clone();
-        async move { client.tidy().await }
+        async move { client.forget_ended().await }
     });
     assert_eq!(client.counters().forgotten, 400);
 }
@@ -216,7 +216,7 @@ fn partitions_forget_what_is_over_though_another_one_is_down() {
     }
     run_one(&shared, {
         let client = client.clone();
-        async move { client.tidy().await }
+        async move { client.forget_ended().await }
     });
     assert_eq!(client.counters().forgotten, 100);
 }
@@ -274,7 +274,7 @@ fn what_may_have_been_decided_and_forgotten_is_indeterminate() {
         })
     };
     run(&shared, vec![call, servers], 0);
-    assert_eq!((others.counters().rescued, others.counters().forgotten), (1, 2));
+    assert_eq!((others.counters().ended_for_others, others.counters().forgotten), (1, 2));
     assert_eq!(ended.load(Ordering::Relaxed), 1);
     let values = vec![value("1"), value("1")];
     assert_eq!(transact(&shared, &others, vec![read("a1"), read("b1")]), committed(values));
@@ -370,7 +370,7 @@ fn what_all_have_voted_on_is_ended_though_clocks_of_partitions_stand_still() {
     run_one(&shared, prepare_only(dead.clone(), both("1"), 1));
     // Who meets it ends it.
     transact(&shared, &living, both("2")).unwrap();
-    assert_eq!(living.counters().rescued, 1);
+    assert_eq!(living.counters().ended_for_others, 1);
     // And so do servers, though nobody meets it.
     run_one(&shared, prepare_only(dead, both("3"), 2));
     let mut resolver = Resolver::new(living.clone(), [0, 1].map(alone_with));
@@ -394,8 +394,8 @@ fn money_is_neither_made_nor_lost_whatever_becomes_of_clients() {
     for seed in 0..40 {
         all.iter_mut().zip(money(seed)).for_each(|(sum, one)| *sum += one);
     }
-    let [moved, looked, rescued, snapshots, changed] = all;
-    assert!(moved > 1_000 && looked > 500 && rescued > 50, "{all:?}");
+    let [moved, looked, ended_for_others, snapshots, changed] = all;
+    assert!(moved > 1_000 && looked > 500 && ended_for_others > 50, "{all:?}");
     assert!(snapshots > 100 && snapshots + 100 < looked && changed > 100, "{all:?}");
 }
 
@@ -453,7 +453,13 @@ fn money(seed: u64) -> [u64; 5] {
     transact(&shared, &first, all).unwrap();
     let all = clients.iter().chain([&first]).map(|one| one.counters());
     let count = |of: fn(Counters) -> u64| all.clone().map(of).sum();
-    [moved, looked, count(|all| all.rescued), count(|all| all.snapshots), count(|all| all.changed)]
+    [
+        moved,
+        looked,
+        count(|all| all.ended_for_others),
+        count(|all| all.snapshots),
+        count(|all| all.changed),
+    ]
 }
 
 /// All that there is, if it was read.

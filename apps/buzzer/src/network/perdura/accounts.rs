@@ -1,10 +1,10 @@
 //! Accounts: making them, checking their passwords, and what there is to see of them.
 
 use super::super::error::{CreateError, Failure, LoginError};
-use super::super::keys::{self, Kind};
+use super::super::keys::{self, KeyKind};
 use super::super::name::{Name, Password};
 use super::super::origin::Origin;
-use super::super::passwords::{HashError, Place};
+use super::super::passwords::{HashError, HashingPermit};
 use super::super::session::{Changed, Proof};
 use super::super::values::{self, AccountValue, LoginsValue};
 use super::super::{COUNTED_FOLLOWERS, COUNTED_POSTS, Count, FRIENDS, Profile};
@@ -115,7 +115,7 @@ impl Perdura {
     /// The account whose password was noted, if it is the right one.
     async fn account_if_right(
         &self,
-        place: Place,
+        place: HashingPermit,
         password: &Password,
         noted: &Noted,
     ) -> Result<Option<Bytes>, LoginError> {
@@ -155,7 +155,7 @@ impl Perdura {
         &self,
         name: &Name,
         noted: &Noted,
-        place: Place,
+        place: HashingPermit,
         new: &Password,
     ) -> Result<Bytes, LoginError> {
         let (there, account) = noted.account.clone().ok_or(LoginError::Wrong)?;
@@ -179,9 +179,10 @@ impl Perdura {
     pub(super) async fn profile_of(&self, name: &Name) -> Result<Option<Profile>, Failure> {
         let mut look = self.begin();
         let active = look.read(keys::active(name));
-        let posts = look.read_range(keys::all(name, Kind::Posts).limit(COUNTED_POSTS));
-        let followers = look.read_range(keys::all(name, Kind::Followers).limit(COUNTED_FOLLOWERS));
-        let friends = look.read_range(keys::all(name, Kind::Friends).limit(FRIENDS as u32));
+        let posts = look.read_range(keys::all(name, KeyKind::Posts).limit(COUNTED_POSTS));
+        let followers =
+            look.read_range(keys::all(name, KeyKind::Followers).limit(COUNTED_FOLLOWERS));
+        let friends = look.read_range(keys::all(name, KeyKind::Friends).limit(FRIENDS as u32));
         let found = self.read(look).await?;
         if found.get(active).is_none() {
             return Ok(None);

@@ -8,7 +8,7 @@
 //! Each step compares the mark, so that one that comes late does not touch a later account of that name.
 
 use super::super::error::Failure;
-use super::super::keys::{self, Kind};
+use super::super::keys::{self, KeyKind};
 use super::super::name::Name;
 use super::super::post::Post;
 use super::super::session::Proof;
@@ -147,10 +147,10 @@ impl Perdura {
 
     /// Deletes some of what is left. Where there are no posts any more nothing is added to what answers them.
     async fn delete_next(&self, name: &Name, mark: &Bytes) -> Result<Step, Failure> {
-        for kind in [Kind::Posts, Kind::Answers, Kind::Followers, Kind::Friends] {
+        for kind in [KeyKind::Posts, KeyKind::Answers, KeyKind::Followers, KeyKind::Friends] {
             let step = match kind {
-                Kind::Posts => self.delete_posts(name, mark).await?,
-                Kind::Answers => self.delete_answers(name, mark).await?,
+                KeyKind::Posts => self.delete_posts(name, mark).await?,
+                KeyKind::Answers => self.delete_answers(name, mark).await?,
                 kind => self.delete_edges(name, mark, kind).await?,
             };
             if !matches!(step, Step::Nothing) {
@@ -162,7 +162,7 @@ impl Perdura {
 
     /// Those that answer posts of one partition together: a transaction is of two partitions at most.
     async fn delete_posts(&self, name: &Name, mark: &Bytes) -> Result<Step, Failure> {
-        let entries = self.range(keys::all(name, Kind::Posts).limit(POSTS)).await?;
+        let entries = self.range(keys::all(name, KeyKind::Posts).limit(POSTS)).await?;
         let mut groups: BTreeMap<PartitionId, Vec<Post>> = BTreeMap::new();
         for post in posts_in(name, &entries)? {
             let other = keys::post(post.answers.as_ref().unwrap_or(&post.id));
@@ -186,7 +186,7 @@ impl Perdura {
     }
 
     async fn delete_answers(&self, name: &Name, mark: &Bytes) -> Result<Step, Failure> {
-        let answers = self.range(keys::all(name, Kind::Answers).limit(POSTS)).await?;
+        let answers = self.range(keys::all(name, KeyKind::Answers).limit(POSTS)).await?;
         if answers.entries.is_empty() {
             return Ok(Step::Nothing);
         }
@@ -198,13 +198,18 @@ impl Perdura {
         step_of([self.write(delete).await])
     }
 
-    async fn delete_edges(&self, name: &Name, mark: &Bytes, kind: Kind) -> Result<Step, Failure> {
+    async fn delete_edges(
+        &self,
+        name: &Name,
+        mark: &Bytes,
+        kind: KeyKind,
+    ) -> Result<Step, Failure> {
         let names = names_in(&self.range(keys::all(name, kind).limit(EDGES)).await?)?;
         let mut step = Step::Nothing;
         for others in names.chunks(AT_A_TIME) {
             let deleted = others.iter().map(|other| async move {
                 let (follower, friend) = match kind {
-                    Kind::Friends => (name, other),
+                    KeyKind::Friends => (name, other),
                     _ => (other, name),
                 };
                 let mut delete = self.begin();

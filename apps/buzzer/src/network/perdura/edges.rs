@@ -1,7 +1,7 @@
 //! Who follows whom: two keys for each, one with each of the two.
 
 use super::super::error::{Failure, FollowError};
-use super::super::keys::{self, Kind};
+use super::super::keys::{self, KeyKind};
 use super::super::name::Name;
 use super::super::{FRIENDS, Page};
 use super::{Entries, Perdura};
@@ -23,7 +23,7 @@ impl Perdura {
             return Err(FollowError::Oneself);
         }
         let _turn = self.turn_of(who).await?;
-        let friends = self.range(keys::all(who, Kind::Friends).limit(FRIENDS as u32)).await?;
+        let friends = self.range(keys::all(who, KeyKind::Friends).limit(FRIENDS as u32)).await?;
         if names_in(&friends)?.contains(whom) {
             return Ok(false);
         }
@@ -59,14 +59,14 @@ impl Perdura {
     pub(super) async fn names(
         &self,
         of: &Name,
-        kind: Kind,
+        kind: KeyKind,
         after: Option<&Name>,
         limit: u32,
     ) -> Result<Page<Name, Name>, Failure> {
         let all = keys::all(of, kind).limit(limit);
         let range = match (after, kind) {
             (None, _) => all,
-            (Some(after), Kind::Followers) => all.after(&keys::follower(of, after)),
+            (Some(after), KeyKind::Followers) => all.after(&keys::follower(of, after)),
             (Some(after), _) => all.after(&keys::friend(of, after)),
         };
         let entries = self.range(range).await?;

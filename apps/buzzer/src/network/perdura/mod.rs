@@ -126,7 +126,7 @@ impl From<TransactionError> for Failure {
 /// What one failed with that only reads: nothing happened in any case.
 fn not_read(error: TransactionError) -> Failure {
     match error {
-        TransactionError::Nonsense => Failure::Broken(error.to_string()),
+        TransactionError::UnexpectedReply => Failure::Broken(error.to_string()),
         error => match Failure::from(error) {
             Failure::Indeterminate(text) => Failure::Unavailable(text),
             failure => failure,
@@ -361,7 +361,7 @@ impl Network for Perdura {
         after: Option<&Name>,
         limit: u32,
     ) -> Result<Page<Name, Name>, Failure> {
-        self.names(of, keys::Kind::Followers, after, limited(limit)).await
+        self.names(of, keys::KeyKind::Followers, after, limited(limit)).await
     }
 
     async fn friends(
@@ -370,7 +370,7 @@ impl Network for Perdura {
         after: Option<&Name>,
         limit: u32,
     ) -> Result<Page<Name, Name>, Failure> {
-        self.names(of, keys::Kind::Friends, after, limited(limit)).await
+        self.names(of, keys::KeyKind::Friends, after, limited(limit)).await
     }
 
     async fn post(&self, author: &Name, new: &NewPost) -> Result<(), PostError> {
@@ -447,11 +447,11 @@ mod tests {
         let full = CallError::Refused { reason: Refusal::QueueFull, detail: detail() };
         let late =
             CallError::Indeterminate { reason: Indeterminacy::DeadlinePassed, detail: detail() };
-        type Kind = fn(String) -> Failure;
-        let all: [(TransactionError, Kind, Kind); 3] = [
+        type Wrap = fn(String) -> Failure;
+        let all: [(TransactionError, Wrap, Wrap); 3] = [
             (full.into(), Failure::Unavailable, Failure::Unavailable),
             (late.into(), Failure::Indeterminate, Failure::Unavailable),
-            (TransactionError::Nonsense, Failure::Indeterminate, Failure::Broken),
+            (TransactionError::UnexpectedReply, Failure::Indeterminate, Failure::Broken),
         ];
         for (error, of_write, of_read) in all {
             assert_eq!(Failure::from(error.clone()), of_write(error.to_string()));

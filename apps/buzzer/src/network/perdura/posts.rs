@@ -4,7 +4,7 @@
 
 use super::super::Page;
 use super::super::error::{Failure, PostError};
-use super::super::keys::{self, Kind};
+use super::super::keys::{self, KeyKind};
 use super::super::name::Name;
 use super::super::post::{NewPost, Post, PostId, PostKey, Shown};
 use super::super::values::{self, PostValue};
@@ -120,7 +120,7 @@ impl Perdura {
         after: Option<PostKey>,
         limit: u32,
     ) -> Result<Page<Shown, PostKey>, Failure> {
-        let all = keys::all(of, Kind::Posts).limit(limit);
+        let all = keys::all(of, KeyKind::Posts).limit(limit);
         let range = match after {
             Some(key) => all.after(&keys::post(&PostId { author: of.clone(), key })),
             None => all,

@@ -1,7 +1,7 @@
 //! Sessions: one key by their ids, and one with their owners', so that they end with an account.
 
 use super::super::error::{Failure, SessionError};
-use super::super::keys::{self, Kind};
+use super::super::keys::{self, KeyKind};
 use super::super::name::Name;
 use super::super::session::{Proof, SESSIONS_OF_AN_ACCOUNT, Session, SessionKey};
 use super::super::values::SessionValue;
@@ -99,7 +99,7 @@ impl Perdura {
         owner: &Name,
         after: Option<&SessionKey>,
     ) -> Result<(Vec<Ending>, bool), Failure> {
-        let all = keys::all(owner, Kind::Sessions).limit(SESSIONS_READ);
+        let all = keys::all(owner, KeyKind::Sessions).limit(SESSIONS_READ);
         let range = match after {
             Some(after) => all.after(&keys::session_of(owner, after)),
             None => all,

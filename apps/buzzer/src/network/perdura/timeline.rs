@@ -4,7 +4,7 @@
 //! answer is older than none of what it answers, and each transaction sees all that those before it saw.
 
 use super::super::error::Failure;
-use super::super::keys::{self, Kind};
+use super::super::keys::{self, KeyKind};
 use super::super::merge::{Part, merge};
 use super::super::name::Name;
 use super::super::post::{Post, PostId, Shown};
@@ -38,7 +38,7 @@ struct Author {
 
 /// The range of what an author posted behind this place in a timeline.
 fn behind(author: &Name, place: Option<&PostId>) -> Range {
-    let all = keys::all(author, Kind::Posts);
+    let all = keys::all(author, KeyKind::Posts);
     let Some(place) = place else { return all };
     let same = keys::post(&PostId { author: author.clone(), key: place.key });
     // Of posts with the same key those of greater names are behind it.
@@ -52,7 +52,8 @@ impl Perdura {
         after: Option<&PostId>,
         limit: u32,
     ) -> Result<Page<Shown, PostId>, Failure> {
-        let friends = self.range(keys::all(of, Kind::Friends).limit(FRIENDS_READ as u32)).await?;
+        let friends =
+            self.range(keys::all(of, KeyKind::Friends).limit(FRIENDS_READ as u32)).await?;
         let mut names = names_in(&friends)?;
         names.push(of.clone());
         let limit = limit as usize;

@@ -37,7 +37,7 @@ struct Table {
 pub(super) struct Turns(Mutex<Table>);
 
 /// A place in the line of a user, until it is dropped.
-struct Place<'a> {
+struct TurnGuard<'a> {
     of: &'a Turns,
     name: Name,
 }
@@ -46,7 +46,7 @@ struct Place<'a> {
 pub(super) struct Turn<'a> {
     // Dropped in this order: while anybody has the turn he is in the line.
     _turn: OwnedMutexGuard<()>,
-    _place: Place<'a>,
+    _place: TurnGuard<'a>,
 }
 
 impl Turns {
@@ -63,7 +63,10 @@ impl Turns {
         Ok(Turn { _turn: turn.lock_owned().await, _place: place })
     }
 
-    fn enter(&self, name: &Name) -> Result<(Place<'_>, Arc<tokio::sync::Mutex<()>>), FollowError> {
+    fn enter(
+        &self,
+        name: &Name,
+    ) -> Result<(TurnGuard<'_>, Arc<tokio::sync::Mutex<()>>), FollowError> {
         let mut table = self.lock();
         let before = table.lines.get(name).map_or(0, |line| line.under_way);
         if before > WAITING_FOR_ONE {
@@ -78,11 +81,11 @@ impl Turns {
         let line = table.lines.entry(name.clone()).or_default();
         line.under_way += 1;
         let turn = Arc::clone(&line.turn);
-        Ok((Place { of: self, name: name.clone() }, turn))
+        Ok((TurnGuard { of: self, name: name.clone() }, turn))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         let mut table = self.of.lock();
         let left = table.lines.get_mut(&self.name).map_or(0, |line| {

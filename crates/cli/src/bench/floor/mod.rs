@@ -1,6 +1,6 @@
-//! `perdura bench floor`: what a write would cost if nothing but its terms did, beside what it costs.
+//! `perdura bench floor`: what a write would cost if nothing but its costs did, beside what it costs.
 
-mod terms;
+mod costs;
 
 use super::live::{Live, Made};
 use super::load::{self, Demand};
@@ -12,17 +12,17 @@ use crate::local::own_program;
 use crate::status::{self, aligned};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use costs::{Costs, Effort, Load};
 use perdura_protocol::Faults;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
-use terms::{Effort, Load, Terms};
 
 pub const AFTER_HELP: &str = "\
 First a cluster is made in a directory in --work and measured as `perdura bench put` does: processor time of all replicas for a \
-write, and how many writes share a slot. Then the terms of a write are measured by themselves on this machine, \
+write, and how many writes share a slot. Then the costs of a write are measured by themselves on this machine, \
 with the code that replicas run: signatures, hashes, records, sockets, wake-ups, the log, the state. The floor is their sum \
 for a slot of as many writes, in as few frames as a client makes of them, over these. The last line says how much lies \
 between the floor and what was measured.
@@ -40,7 +40,7 @@ const REPORTED: Duration = Duration::from_millis(250);
 
 /// What is measured.
 #[derive(Args)]
-pub struct Options {
+pub struct FloorOptions {
     #[command(flatten)]
     bounds: Bounds,
     /// Callers, each with one write in flight
@@ -77,7 +77,7 @@ struct Line {
 }
 
 /// Runs the command.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &FloorOptions) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
     let live = Live::new(own_program()?)?;
     let measured = cluster(&live, options, faults)?;
@@ -86,8 +86,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         value_bytes: options.value_size as usize,
         votes: faults.agreement_quorum() - 1,
     };
-    let terms = Terms::measure(Effort::FULL, load, &live, &options.work)?;
-    let lines = lines(faults, &terms, load.frames()?.len(), measured.writes_a_slot);
+    let costs = Costs::measure(Effort::FULL, load, &live, &options.work)?;
+    let lines = lines(faults, &costs, load.frames()?.len(), measured.writes_a_slot);
     let floor: f64 = lines.iter().map(|line| line.times * line.each).sum();
     let floor = floor / measured.writes_a_slot;
     say!(
@@ -109,7 +109,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         100.0 * (measured.cpu_us - floor) / measured.cpu_us
     );
     if let Some(path) = &options.json {
-        let terms = lines.iter().map(|line| {
+        let costs = lines.iter().map(|line| {
             json!({"what": line.what, "times_a_slot": line.times, "each_us": round(line.each)})
         });
         let json = json!({
@@ -119,7 +119,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             "writes_a_slot": round(measured.writes_a_slot),
             "measured_us": round(measured.cpu_us),
             "floor_us": round(floor),
-            "terms": terms.collect::<Vec<_>>(),
+            "terms": costs.collect::<Vec<_>>(),
             "version": env!("CARGO_PKG_VERSION"),
         });
         write(path, &format!("{json:#}\n"))?;
@@ -131,28 +131,28 @@ fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A slot's terms over all replicas, and of the client's its half of what goes through sockets, which is not measured
+/// A slot's costs over all replicas, and of the client's its half of what goes through sockets, which is not measured
 /// apart. With r = 0 nobody signs, followers vote to the leader alone, and it tells them what is decided with the next
 /// proposal.
-fn lines(faults: Faults, terms: &Terms, frames: usize, writes: f64) -> Vec<Line> {
+fn lines(faults: Faults, costs: &Costs, frames: usize, writes: f64) -> Vec<Line> {
     let n = faults.n() as f64;
     let others = n - 1.0;
     let byzantine = faults.is_byzantine();
     let votes = if byzantine { 2.0 * n * others } else { others };
     let mut lines = vec![
-        Line { what: "the batch to each follower, sealed", times: others, each: terms.seal },
-        Line { what: "the batch opened, and the frames by the leader", times: n, each: terms.open },
-        Line { what: "the batch through sockets", times: n, each: terms.transfer },
+        Line { what: "the batch to each follower, sealed", times: others, each: costs.seal },
+        Line { what: "the batch opened, and the frames by the leader", times: n, each: costs.open },
+        Line { what: "the batch through sockets", times: n, each: costs.transfer },
         // Replies have the size of votes, or about it for each small result.
-        Line { what: "votes and replies through sockets", times: votes + n, each: terms.message },
-        Line { what: "the batch hashed", times: n, each: terms.hash },
-        Line { what: "the batch appended and flushed", times: n, each: terms.append },
+        Line { what: "votes and replies through sockets", times: votes + n, each: costs.message },
+        Line { what: "the batch hashed", times: n, each: costs.hash },
+        Line { what: "the batch appended and flushed", times: n, each: costs.append },
         Line {
             what: "the keeper woken, and the event loop by it",
             times: 2.0 * n,
-            each: terms.wake,
+            each: costs.wake,
         },
-        Line { what: "values written into the state", times: n * writes, each: terms.put },
+        Line { what: "values written into the state", times: n * writes, each: costs.put },
     ];
     if byzantine {
         let verified = n * frames as f64;
@@ -160,10 +160,10 @@ fn lines(faults: Faults, terms: &Terms, frames: usize, writes: f64) -> Vec<Line>
             Line {
                 what: "the client's frames verified",
                 times: verified,
-                each: terms.verify_frame,
+                each: costs.verify_frame,
             },
-            Line { what: "votes signed", times: 2.0 * n, each: terms.sign },
-            Line { what: "quorums of Writes verified", times: n, each: terms.verify_votes },
+            Line { what: "votes signed", times: 2.0 * n, each: costs.sign },
+            Line { what: "quorums of Writes verified", times: n, each: costs.verify_votes },
         ]);
     }
     lines
@@ -185,7 +185,7 @@ fn table(lines: &[Line], measured: &Measured) -> String {
 }
 
 /// What a cluster of its own takes.
-fn cluster(live: &Live, options: &Options, faults: Faults) -> Result<Measured> {
+fn cluster(live: &Live, options: &FloorOptions, faults: Faults) -> Result<Measured> {
     let (guard, cluster, key) = live.start(&options.work, faults, Made::default())?;
     let measure = async {
         let clients = vec![connect(&cluster, &key)?];
@@ -234,7 +234,7 @@ fn cluster(live: &Live, options: &Options, faults: Faults) -> Result<Measured> {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms {
+    const COSTS: Costs = Costs {
         sign: 16.0,
         verify_frame: 18.0,
         verify_votes: 28.0,
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_crash_group_pays_for_no_signature_and_fewer_votes() {
         let sum = |faults: Faults| -> f64 {
-            lines(faults, &TERMS, 1, 64.0).iter().map(|line| line.times * line.each).sum()
+            lines(faults, &COSTS, 1, 64.0).iter().map(|line| line.times * line.each).sum()
         };
         // Three replicas; two followers vote, and three reply.
         let crash =
@@ -262,7 +262,7 @@ mod tests {
         let signed = 4.0 * 18.0 + 8.0 * 16.0 + 4.0 * 28.0;
         let faults = Faults::new(1, 1).unwrap();
         assert_eq!(sum(faults), byzantine + signed);
-        let of_two = lines(faults, &TERMS, 2, 64.0);
+        let of_two = lines(faults, &COSTS, 2, 64.0);
         let of_two: f64 = of_two.iter().map(|line| line.times * line.each).sum();
         assert_eq!(
             of_two,

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// What was measured.
-pub struct Report {
+pub struct TransactionReport {
     latency: Histogram<u64>,
     global: u64,
     errors: u64,
@@ -27,14 +27,14 @@ pub struct Report {
     pub stopped: bool,
 }
 
-impl Report {
+impl TransactionReport {
     /// Of what all processes said.
-    pub fn of(all: &[Said], servers: Option<Vec<Duration>>) -> Result<Report> {
+    pub fn of(all: &[Said], servers: Option<Vec<Duration>>) -> Result<TransactionReport> {
         let mut latency = Histogram::new(3)?;
         for (micros, count) in all.iter().flat_map(|said| &said.latency) {
             latency.record_n(*micros, *count)?;
         }
-        Ok(Report {
+        Ok(TransactionReport {
             latency,
             global: all.iter().map(|said| said.global).sum(),
             errors: all.iter().map(|said| said.errors).sum(),

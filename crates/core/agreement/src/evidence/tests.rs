@@ -48,7 +48,7 @@ fn digest(number: u64) -> Digest {
 fn signed(
     signers: &[u8],
     configuration: u64,
-    kind: Kind,
+    kind: StatementKind,
     view: View,
     slot: Slot,
     digest: Digest,
@@ -60,7 +60,7 @@ fn signed(
 /// The prefix up to `slot`, signed by `signers`.
 fn prefix_in(configuration: u64, slot: u64, signers: &[u8]) -> PrefixCertificate {
     let (slot, history) = (Slot(slot), digest(slot));
-    let certificate = signed(signers, configuration, Kind::Prefix, View(0), slot, history);
+    let certificate = signed(signers, configuration, StatementKind::Prefix, View(0), slot, history);
     PrefixCertificate { slot, history, configuration, certificate }
 }
 
@@ -70,12 +70,18 @@ fn prefix(slot: u64, signers: &[u8]) -> PrefixCertificate {
 
 fn lock(slot: u64, view: u64, batch: u64, signers: &[u8]) -> Lock {
     let (slot, view, digest) = (Slot(slot), View(view), digest(batch));
-    Lock { slot, view, digest, writes: signed(signers, 0, Kind::Write, view, slot, digest) }
+    Lock {
+        slot,
+        view,
+        digest,
+        writes: signed(signers, 0, StatementKind::Write, view, slot, digest),
+    }
 }
 
 fn sign_change(mut change: ViewChange, signer: u8) -> ViewChange {
     let context = Context { cluster: CLUSTER, configuration: change.configuration };
-    let message = context.statement(Kind::ViewChange, change.view, Slot(0), change.body_digest());
+    let message =
+        context.statement(StatementKind::ViewChange, change.view, Slot(0), change.body_digest());
     change.signature = key(signer).sign(&message);
     change
 }
@@ -95,7 +101,8 @@ fn change(sender: u8, locks: Vec<Lock>) -> ViewChange {
 
 fn sign_new_view(mut new_view: NewView, signer: u8) -> NewView {
     let context = Context { cluster: CLUSTER, configuration: new_view.configuration };
-    let message = context.statement(Kind::NewView, new_view.view, Slot(0), new_view.body_digest());
+    let message =
+        context.statement(StatementKind::NewView, new_view.view, Slot(0), new_view.body_digest());
     new_view.signature = key(signer).sign(&message);
     new_view
 }
@@ -115,14 +122,14 @@ fn a_certificate_needs_enough_signers_and_all_of_them_genuine() {
     let known = configurations();
     let verifier = verifier(&known, 1);
     let certified = |certificate: &Certificate| {
-        verifier.certified(certificate, 3, Kind::Accept, VIEW, Slot(9), digest(1))
+        verifier.certified(certificate, 3, StatementKind::Accept, VIEW, Slot(9), digest(1))
     };
-    let by = |signers: &[u8]| signed(signers, 0, Kind::Accept, VIEW, Slot(9), digest(1));
+    let by = |signers: &[u8]| signed(signers, 0, StatementKind::Accept, VIEW, Slot(9), digest(1));
     assert!(certified(&by(&[0, 2, 3])));
     assert!(certified(&by(&[0, 1, 2, 3])), "more than needed do no harm");
     assert!(!certified(&by(&[0, 2])));
     assert!(!certified(&by(&[0, 2, 4])), "replica 4 is not of the group");
-    assert!(!certified(&signed(&[0, 2, 3], 0, Kind::Accept, VIEW, Slot(8), digest(1))));
+    assert!(!certified(&signed(&[0, 2, 3], 0, StatementKind::Accept, VIEW, Slot(8), digest(1))));
     let mut forged = by(&[0, 2, 3]).signatures().to_vec();
     forged[2].1 = Signature([1; 64]);
     assert!(!certified(&Certificate::new(forged)));
@@ -272,8 +279,8 @@ fn the_highest_lock_of_each_slot_above_the_highest_prefix_is_chosen() {
     assert_eq!(start.base, prefix(64, &[0, 3]));
     let expected = [(65, null), (66, digest(2)), (67, null), (68, digest(4))];
     assert_eq!(start.choices, expected.map(|(slot, digest)| (Slot(slot), digest)).into());
-    assert_eq!(start.choice(Slot(66)), Choice::Bound(digest(2)));
-    assert_eq!(start.choice(Slot(67)), Choice::Bound(null), "nobody holds a lock");
+    assert_eq!(start.choice(Slot(66)), Choice::Reproposed(digest(2)));
+    assert_eq!(start.choice(Slot(67)), Choice::Reproposed(null), "nobody holds a lock");
     assert_eq!(start.choice(Slot(69)), Choice::Free);
     assert_eq!(Start::choose(changes.iter().rev()), start, "in whatever order they come");
 }

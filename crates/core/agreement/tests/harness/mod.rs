@@ -408,7 +408,7 @@ impl Group {
                 continue;
             }
             let Some(asked) = self.nodes[j].agreement.as_mut() else { continue };
-            asked.vouch(now);
+            asked.attest_prefix(now);
             let prefix = asked.prefix().clone();
             if let Some(asking) = self.nodes[i].agreement.as_mut() {
                 asking.on_prefix_certificate(now, prefix);

@@ -46,7 +46,7 @@ impl Readers {
     }
 
     /// After so long the others are asked, milliseconds.
-    pub fn patience_ms(&self) -> u64 {
+    pub fn timeout_ms(&self) -> u64 {
         2 * self.usual / PARTS + 2
     }
 
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn patience_follows_what_reads_take() {
+    fn the_timeout_follows_what_reads_take() {
         let mut readers = Readers::new(4);
-        assert_eq!(readers.patience_ms(), 12);
+        assert_eq!(readers.timeout_ms(), 12);
         (0..50).for_each(|_| readers.took(0));
-        assert_eq!(readers.patience_ms(), 2);
+        assert_eq!(readers.timeout_ms(), 2);
         (0..50).for_each(|_| readers.took(30));
-        assert!((56..=62).contains(&readers.patience_ms()), "{}", readers.patience_ms());
+        assert!((56..=62).contains(&readers.timeout_ms()), "{}", readers.timeout_ms());
     }
 }

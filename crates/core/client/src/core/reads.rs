@@ -166,7 +166,7 @@ impl ClientCore {
             self.send(*replica, Message::Read { id: read, command: command.clone() });
         }
         let fallback_ms = now_ms + self.config.fast_read_ms;
-        let spare_ms = now_ms + self.readers.patience_ms().min(self.config.fast_read_ms / 2);
+        let spare_ms = now_ms + self.readers.timeout_ms().min(self.config.fast_read_ms / 2);
         self.timers.insert((fallback_ms, Timer::FastRead(read)));
         self.timers.insert((spare_ms, Timer::SpareRead(read)));
         let waiting = Read {

@@ -269,7 +269,7 @@ fn result_of(outcome: &Outcome) -> CallResult {
         }
         Outcome::NoSession => CallResult::Indeterminate(Indeterminacy::NoSession),
         Outcome::Opened | Outcome::Waits | Outcome::Waited { .. } => {
-            CallResult::Indeterminate(Indeterminacy::Nonsense)
+            CallResult::Indeterminate(Indeterminacy::UnexpectedReply)
         }
     }
 }

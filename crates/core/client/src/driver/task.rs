@@ -5,7 +5,7 @@ use super::{Attendance, CallError, DriverStats, REQUESTS, ReplicaAddress};
 use crate::core::{Answer, CallId, CallOptions, ClientCore, Mode, Output};
 use crate::outcome::{CallResult, Indeterminacy, Refusal, Reply};
 use bytes::Bytes;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::vitals::Vitals;
 use perdura_protocol::{ClusterId, Decode, PublicKey, ReplicaId, Scheme, Slot, View};
 use perdura_transport::{Hello, Identity, Role, bounds};
@@ -47,7 +47,7 @@ pub(super) enum Request {
 fn genuine(cluster: ClusterId, key: PublicKey, (presence, signature): &Answer) -> Option<Vitals> {
     let context = perdura_protocol::Context { cluster, configuration: presence.configuration };
     let digest = Vitals::present_digest(&presence.nonce, &presence.vitals);
-    let statement = context.statement(Kind::Present, View(0), Slot(0), digest);
+    let statement = context.statement(StatementKind::Present, View(0), Slot(0), digest);
     let signed = Scheme::Ed25519.verify(key, &statement, *signature);
     signed.then(|| Vitals::from_bytes(presence.vitals.clone()).ok()).flatten()
 }

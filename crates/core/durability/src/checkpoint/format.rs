@@ -97,7 +97,7 @@ impl Footer {
 
 /// Where a piece of a checkpoint stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct PieceLocation {
     /// In the file of the checkpoint at this slot, its own or an older one.
     pub file: Slot,
     /// Offset in that file.
@@ -106,7 +106,7 @@ pub struct Place {
     pub bytes: u32,
 }
 
-impl Place {
+impl PieceLocation {
     /// Whether it lies before `end`.
     pub(crate) fn ends_by(&self, end: u64) -> bool {
         self.offset.checked_add(u64::from(self.bytes)).is_some_and(|found| found <= end)
@@ -125,14 +125,14 @@ pub(crate) enum Check {
 /// A piece as the index has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
-    pub(crate) place: Place,
+    pub(crate) place: PieceLocation,
     pub(crate) check: Check,
 }
 
 impl Entry {
     /// Appends it as its check's version has it.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        let Place { file, offset, bytes } = self.place;
+        let PieceLocation { file, offset, bytes } = self.place;
         if let Check::Digest(digest) = self.check {
             out.extend_from_slice(&digest.0);
             out.extend_from_slice(&file.0.to_le_bytes());
@@ -147,10 +147,11 @@ impl Entry {
     /// The entry that stands in `bytes`, of the length for its version, in the file of `slot`.
     pub(crate) fn decode(version: u32, slot: Slot, bytes: &[u8]) -> Entry {
         if version == 1 {
-            let place = Place { file: slot, offset: u64_at(bytes, 0), bytes: u32_at(bytes, 8) };
+            let place =
+                PieceLocation { file: slot, offset: u64_at(bytes, 0), bytes: u32_at(bytes, 8) };
             return Entry { place, check: Check::Sum(array_at(bytes, 12)) };
         }
-        let place = Place {
+        let place = PieceLocation {
             file: Slot(u64_at(bytes, 32)),
             offset: u64_at(bytes, 40),
             bytes: u32_at(bytes, 48),

@@ -14,7 +14,7 @@
 //!   about as often as the logarithm of their number says.
 
 use super::PieceName;
-use super::format::Place;
+use super::format::PieceLocation;
 use super::reader::Sources;
 use perdura_protocol::Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ struct Files {
 }
 
 impl Files {
-    fn of(links: &[Option<Place>], state_bytes: u64, sources: &Sources) -> Files {
+    fn of(links: &[Option<PieceLocation>], state_bytes: u64, sources: &Sources) -> Files {
         let mut shares: BTreeMap<Slot, Share> = BTreeMap::new();
         for place in links.iter().flatten() {
             let file_bytes = sources.file_bytes.get(&place.file).copied().unwrap_or(0);
@@ -93,13 +93,13 @@ pub(super) fn plan(
     pieces: &[PieceName],
     frame_bytes: u64,
     sources: &Sources,
-) -> Vec<Option<Place>> {
+) -> Vec<Option<PieceLocation>> {
     let link = |piece: &PieceName| {
         let place = sources.pieces.get(&piece.digest)?;
         // For an empty piece no file need be kept.
         (place.bytes == piece.bytes && piece.bytes > 0).then_some(*place)
     };
-    let mut links: Vec<Option<Place>> = pieces.iter().map(link).collect();
+    let mut links: Vec<Option<PieceLocation>> = pieces.iter().map(link).collect();
     let state_bytes = whole_bytes(pieces, frame_bytes);
     let mut files = Files::of(&links, state_bytes, sources);
     if files.shares.len() > MOST_FILES {
@@ -135,7 +135,7 @@ mod tests {
     fn sources(pieces: &[(PieceName, u64)], file_bytes: &[(u64, u64)]) -> Sources {
         let place = |(number, (piece, file)): (usize, &(PieceName, u64))| {
             let offset = 1000 * number as u64;
-            (piece.digest, Place { file: Slot(*file), offset, bytes: piece.bytes })
+            (piece.digest, PieceLocation { file: Slot(*file), offset, bytes: piece.bytes })
         };
         Sources {
             pieces: pieces.iter().enumerate().map(place).collect(),
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    fn files(links: &[Option<Place>]) -> Vec<Option<u64>> {
+    fn files(links: &[Option<PieceLocation>]) -> Vec<Option<u64>> {
         links.iter().map(|link| link.map(|place| place.file.0)).collect()
     }
 

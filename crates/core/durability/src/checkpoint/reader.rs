@@ -1,6 +1,8 @@
 //! Reading one checkpoint, and what it links to.
 
-use super::format::{Check, Entry, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Place, entry_bytes};
+use super::format::{
+    Check, Entry, FOOTER_BYTES, Footer, HEADER_BYTES, Header, PieceLocation, entry_bytes,
+};
 use super::scrub::Damage;
 use super::{CheckpointError, name_of};
 use crate::checksum::{FileKey, SUM_BYTES, Sum};
@@ -175,13 +177,13 @@ impl<D: Disk> CheckpointReader<D> {
 
     /// Where a piece stands.
     #[must_use]
-    pub fn place(&self, index: usize) -> Option<Place> {
+    pub fn place(&self, index: usize) -> Option<PieceLocation> {
         self.entries.get(index).map(|entry| entry.place)
     }
 
     /// Whether the file is there that `place` is in.
     #[must_use]
-    pub fn has_file(&self, place: Place) -> bool {
+    pub fn has_file(&self, place: PieceLocation) -> bool {
         place.file == self.header.slot || self.linked_bytes.contains_key(&place.file)
     }
 
@@ -269,7 +271,7 @@ impl<D: Disk> CheckpointReader<D> {
 /// Pieces that are on disk, for a new checkpoint to link to.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    pub(super) pieces: BTreeMap<Digest, Place>,
+    pub(super) pieces: BTreeMap<Digest, PieceLocation>,
     pub(super) file_bytes: BTreeMap<Slot, u64>,
     // What should be on disk and is not.
     pub(super) damage: Damage,

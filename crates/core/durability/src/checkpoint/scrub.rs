@@ -7,7 +7,7 @@
 //! the checkpoint number [`SLICES`] at the latest, and a piece is read again within twice as many.
 //! What is damaged, or cannot be read, is written anew with the checkpoint that is being stored.
 
-use super::format::Place;
+use super::format::PieceLocation;
 use super::reader::Sources;
 use super::writer::CHUNK_BYTES;
 use super::{CheckpointError, PieceName, name_of};
@@ -46,7 +46,10 @@ pub(super) struct Scrub {
 
 impl Scrub {
     /// The pieces of the next slice, among those that a checkpoint would link to.
-    fn slice(&mut self, links: &BTreeMap<(Slot, u64), (Place, Digest)>) -> Vec<(Place, Digest)> {
+    fn slice(
+        &mut self,
+        links: &BTreeMap<(Slot, u64), (PieceLocation, Digest)>,
+    ) -> Vec<(PieceLocation, Digest)> {
         let mut left = links.range(self.next..).take_while(|((file, _), _)| *file <= self.through);
         if left.next().is_none() {
             let bytes: u64 = links.values().map(|(place, _)| u64::from(place.bytes)).sum();
@@ -71,7 +74,7 @@ impl Scrub {
         &mut self,
         disk: &mut impl Disk,
         pieces: &[PieceName],
-        links: &[Option<Place>],
+        links: &[Option<PieceLocation>],
         sources: &mut Sources,
         pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<u64, CheckpointError> {
@@ -101,7 +104,7 @@ impl Scrub {
 /// nothing is changed.
 fn read(
     disk: &mut impl Disk,
-    place: Place,
+    place: PieceLocation,
     content: &mut [u8],
     pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Result<(), DiskError>, CheckpointError> {
@@ -122,10 +125,10 @@ fn read(
 mod tests {
     use super::*;
 
-    type Links = BTreeMap<(Slot, u64), (Place, Digest)>;
+    type Links = BTreeMap<(Slot, u64), (PieceLocation, Digest)>;
 
     fn link(links: &mut Links, file: u64, offset: u64, bytes: u32) {
-        let place = Place { file: Slot(file), offset, bytes };
+        let place = PieceLocation { file: Slot(file), offset, bytes };
         links.insert((place.file, offset), (place, Digest::of(&offset.to_le_bytes())));
     }
 

@@ -1,6 +1,6 @@
 //! Writing one checkpoint's file: what it does not link to, in bounded chunks, paced.
 
-use super::format::{Check, Entry, FOOTER_BYTES, Footer, Header, Place};
+use super::format::{Check, Entry, FOOTER_BYTES, Footer, Header, PieceLocation};
 use super::{CheckpointError, NewState, TEMPORARY_NAME};
 use crate::disk::{DIRECT_BYTES, Disk, DiskError};
 use crate::page_buffer::PageBuffer;
@@ -79,7 +79,7 @@ pub(super) fn write_file(
     disk: &mut impl Disk,
     header: &Header,
     state: &mut NewState<'_>,
-    links: &[Option<Place>],
+    links: &[Option<PieceLocation>],
     sync_bytes: u64,
 ) -> Result<(u64, bool), CheckpointError> {
     // Over a file that is needed no more, where one was kept ([`super::Checkpoints::remove_old`]).
@@ -108,7 +108,8 @@ pub(super) fn write_file(
                 if content.len() != name.bytes as usize || Digest::of(&content) != name.digest {
                     return Err(CheckpointError::OtherPiece { index: number });
                 }
-                let place = Place { file: header.slot, offset: out.offset(), bytes: name.bytes };
+                let place =
+                    PieceLocation { file: header.slot, offset: out.offset(), bytes: name.bytes };
                 out.push(&content)?;
                 place
             }

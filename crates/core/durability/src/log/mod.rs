@@ -100,7 +100,7 @@ struct LogFile {
     slots: Slot,
 }
 
-/// How large the files of a log are, and how many free ones it keeps ([`crate::storage::Options`]).
+/// How large the files of a log are, and how many free ones it keeps ([`crate::storage::StorageOptions`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FileSizes {
     pub(crate) usual_bytes: u64,

@@ -149,13 +149,13 @@ pub(crate) fn judge(
         if before.slots > checkpoint || offset != GROUPS_OFFSET {
             // Whole files were truncated, below a durable checkpoint; more than those is gone.
             let file = &scan.files[first.file];
-            let at = Place { file: name_of(file.use_number), offset: GROUPS_OFFSET, after: 0 };
+            let at = LossPoint { file: name_of(file.use_number), offset: GROUPS_OFFSET, after: 0 };
             judgement.gaps.push(gap(at, first.number() - 1, before, covered)?);
         }
     }
     for pair in kept.windows(2) {
         if pair[1].number() != pair[0].number() + 1 {
-            let at = Place::after(scan, &pair[0]);
+            let at = LossPoint::after(scan, &pair[0]);
             let (last, before) = (pair[1].number().saturating_sub(1), pair[1].group.header.before);
             judgement.gaps.push(gap(at, last, before, covered)?);
         }
@@ -195,16 +195,16 @@ fn first_needed(scan: &LogScan, placed: &[Placed], checkpoint: Slot) -> usize {
 }
 
 /// Where a loss begins.
-struct Place {
+struct LossPoint {
     file: String,
     offset: u64,
     // The last group before it.
     after: u64,
 }
 
-impl Place {
-    fn after(scan: &LogScan, last: &Placed) -> Place {
-        Place {
+impl LossPoint {
+    fn after(scan: &LogScan, last: &Placed) -> LossPoint {
+        LossPoint {
             file: name_of(scan.files[last.file].use_number),
             offset: last.group.header.end(),
             after: last.number(),
@@ -213,12 +213,12 @@ impl Place {
 }
 
 fn gap(
-    at: Place,
+    at: LossPoint,
     last_group: u64,
     before_next: Position,
     covered: Slot,
 ) -> Result<RepairedGap, LostVotes> {
-    let Place { file, offset, after } = at;
+    let LossPoint { file, offset, after } = at;
     if before_next.votes > covered {
         return Err(LostVotes { file, offset, votes_through: Some(before_next.votes), covered });
     }
@@ -243,8 +243,8 @@ fn judge_tail(
     let last_number = last.map_or(0, Placed::number);
     let flushed = scan.files.iter().map(flushed_through).max().unwrap_or(0);
     let at = match last {
-        Some(last) => Place::after(scan, last),
-        None => Place {
+        Some(last) => LossPoint::after(scan, last),
+        None => LossPoint {
             file: scan.files.first().map_or(name_of(1), |file| name_of(file.use_number)),
             offset: GROUPS_OFFSET,
             after: 0,
@@ -253,7 +253,7 @@ fn judge_tail(
     if flushed > last_number {
         // The last header that verifies tells what was lost; without one nothing does.
         let Some(tail) = end_of(scan, flushed) else {
-            let Place { file, offset, .. } = at;
+            let LossPoint { file, offset, .. } = at;
             return Err(LostVotes { file, offset, votes_through: None, covered });
         };
         judgement.gaps.push(gap(at, flushed, tail.position, covered)?);

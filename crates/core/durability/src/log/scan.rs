@@ -66,7 +66,7 @@ pub(crate) enum ScanError {
 }
 
 /// One thing met on the way through a file's groups.
-pub(crate) enum Met {
+pub(crate) enum Scanned {
     Group(FoundGroup),
     Damaged(GroupHeader),
     // A page that begins no group.
@@ -95,7 +95,7 @@ impl<'a, D: Disk> GroupWalk<'a, D> {
     }
 
     /// What stands at the next page or after the last group; `None` at the end of the file.
-    pub(crate) fn next(&mut self) -> Result<Option<Met>, ScanError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Scanned>, ScanError> {
         let offset = self.offset;
         if offset.saturating_add(HEADER_BYTES as u64) > self.size_bytes {
             return Ok(None);
@@ -104,19 +104,19 @@ impl<'a, D: Disk> GroupWalk<'a, D> {
         let mut bytes = [0; HEADER_BYTES];
         self.disk.read_at(self.name, offset, &mut bytes)?;
         let Some(header) = GroupHeader::decode(&bytes, &self.key, self.use_number, offset) else {
-            return Ok(Some(Met::Page(offset)));
+            return Ok(Some(Scanned::Page(offset)));
         };
         if header.end() > self.size_bytes {
-            return Ok(Some(Met::Damaged(header)));
+            return Ok(Some(Scanned::Damaged(header)));
         }
         let mut payload = vec![0; header.payload_bytes as usize];
         self.disk.read_at(self.name, offset + HEADER_BYTES as u64, &mut payload)?;
         match decode_records(&self.key, &header, &Bytes::from(payload)) {
             Ok(records) => {
                 self.offset = header.end();
-                Ok(Some(Met::Group(FoundGroup { header, records })))
+                Ok(Some(Scanned::Group(FoundGroup { header, records })))
             }
-            Err(BadRecords::Checksum) => Ok(Some(Met::Damaged(header))),
+            Err(BadRecords::Checksum) => Ok(Some(Scanned::Damaged(header))),
             Err(BadRecords::Undecodable(at)) => Err(ScanError::Undecodable {
                 file: self.name.to_owned(),
                 offset: offset + at as u64,
@@ -182,9 +182,9 @@ fn scan_file(
     let (mut groups, mut damaged) = (Vec::new(), Vec::new());
     while let Some(met) = walk.next()? {
         match met {
-            Met::Group(group) => groups.push(group),
-            Met::Damaged(header) => damaged.push(header),
-            Met::Page(_) => {}
+            Scanned::Group(group) => groups.push(group),
+            Scanned::Damaged(header) => damaged.push(header),
+            Scanned::Page(_) => {}
         }
     }
     Ok(FileScan { use_number, size_bytes, first_group, sealed, mark, groups, damaged })

@@ -6,7 +6,7 @@ pub mod model;
 use bytes::Bytes;
 use perdura_durability::{
     Amnesia, CheckpointError, Checkpoints, Disk, Expectation, Identity, MemoryDisk, NewState,
-    OpenError, Opened, Options, PieceName, Stored, format, open,
+    OpenError, Opened, PieceName, StorageOptions, Stored, format, open,
 };
 use perdura_protocol::boots::{Announcement, HeldVote};
 use perdura_protocol::configuration::{Configuration, Durability, Member};
@@ -68,8 +68,8 @@ pub fn expectation() -> Expectation {
 }
 
 /// Files of 32 KiB: six groups of a page. The smallest state is linked.
-pub fn options() -> Options {
-    Options {
+pub fn options() -> StorageOptions {
+    StorageOptions {
         log_file_bytes: 32 * 1024,
         hasty_log_file_bytes: 32 * 1024,
         free_log_files: 2,

@@ -176,11 +176,11 @@ impl Model {
 }
 
 /// Each run may have files of another size, and begin with smaller ones.
-fn sizes(random: &mut impl Choice) -> Options {
+fn sizes(random: &mut impl Choice) -> StorageOptions {
     // Of the largest ones a part is taken into use before its zeros were flushed.
     let hasty_log_file_bytes = [16, 32, 1024][random.below(3) as usize] * 1024;
     let log_file_bytes = hasty_log_file_bytes * [1, 4, 16][random.below(3) as usize];
-    Options { log_file_bytes, hasty_log_file_bytes, ..options() }
+    StorageOptions { log_file_bytes, hasty_log_file_bytes, ..options() }
 }
 
 /// One replica's disk over several runs, each of which ends with the disk or its machine. With

@@ -10,9 +10,9 @@ use crate::administration::{Administration, Change, Registry};
 use crate::asked::{Asked, Call, fatal_here};
 use crate::cost::{Account, Meter, beyond};
 use crate::outcomes::service_outcome;
+use crate::rules_in_force::RulesInForce;
 use crate::service::{ExecutionContext, Failure, Service, Standing};
 use crate::session::{Admission, Session, Withdrawn, body_bytes};
-use crate::terms::Terms;
 use crate::waiting::{self, Progress, Release};
 use bytes::Bytes;
 use perdura_protocol::{
@@ -31,7 +31,7 @@ pub(super) struct FrameRun<'a, S> {
     /// The clock of sessions, where the rules know one.
     pub clock: Option<Time>,
     pub rules: u16,
-    pub next_terms: &'a mut Terms,
+    pub next_rules: &'a mut RulesInForce,
     pub registry: &'a mut Registry,
     pub service: &'a mut S,
     pub asked: &'a Asked,
@@ -158,8 +158,8 @@ impl<S: Service> FrameRun<'_, S> {
             other: self.others.get(&number).copied(),
             meter: Meter::up_to(most),
         };
-        let (registry, next_terms) = (&mut *self.registry, &mut *self.next_terms);
-        let admin = Administration { rules: self.rules, registry, next_terms };
+        let (registry, next_rules) = (&mut *self.registry, &mut *self.next_rules);
+        let admin = Administration { rules: self.rules, registry, next_rules };
         let of = (&mut *self.service, self.asked);
         let ran = run(of, admin, &context, command, &mut self.released);
         let metered = context.meter.spent();

@@ -22,13 +22,13 @@
 
 use super::boots::{Boots, OwnBoots};
 use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of, least};
-use super::company::Company;
 use super::differences::Differences;
 use super::egress::Egress;
-use super::execution::{Execution, Place};
+use super::execution::{Execution, ExecutionMode};
 use super::fetching::StateTransfer;
 use super::ingress::Ingress;
 use super::journal::Journal;
+use super::peer_health::PeerHealth;
 use super::questions::Asker;
 use super::reads::Reads;
 use super::serving::Past;
@@ -105,7 +105,7 @@ pub struct Boot {
     /// Bytes that may wait for the disk before nothing more is executed.
     pub backlog_bytes: usize,
     /// Where it executes; none leaves that to the service.
-    pub place: Option<Place>,
+    pub place: Option<ExecutionMode>,
     /// Whom it asks for a state and for what it missed.
     pub state_transfer: StateTransfer,
 }
@@ -246,7 +246,7 @@ impl Boot {
             None => {
                 let genesis = genesis_of_zero(self.genesis.clone());
                 let machine = Machine::new(parameters, genesis, service())?;
-                Executor::first(parameters, machine.telling(asked.clone()))
+                Executor::first(parameters, machine.with_asked(asked.clone()))
             }
             Some((manifest, pieces)) => {
                 let asked = asked.clone();
@@ -359,10 +359,10 @@ impl Replayed {
         configurations
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> ExecutionMode {
         self.boot.place.unwrap_or_else(|| match self.executor.machine().service().takes_long() {
-            true => Place::Apart,
-            false => Place::Inline,
+            true => ExecutionMode::Apart,
+            false => ExecutionMode::Inline,
         })
     }
 
@@ -398,7 +398,7 @@ impl Replayed {
         let boots = Boots::new(parameters.faults, own, &others);
         let (logged, inspector) = (machine.slot(), machine.inspector().clone());
         let scrubbed = machine.snapshot();
-        let inspector = if place == Place::Apart { inspector.apart() } else { inspector };
+        let inspector = if place == ExecutionMode::Apart { inspector.apart() } else { inspector };
         let takes_long = machine.service().takes_long();
         let (execution, taken) = Execution::new(place, executor);
         let mut node = Node {
@@ -422,7 +422,7 @@ impl Replayed {
             reads: Reads::new(takes_long),
             checkpointing,
             boots,
-            company: Company::new(me, parameters.faults, parameters.max_skew_ms),
+            peer_health: PeerHealth::new(me, parameters.faults, parameters.max_skew_ms),
             roll_calls: Default::default(),
             differences: Differences::default(),
             fullness: Default::default(),
@@ -431,7 +431,7 @@ impl Replayed {
             past,
             ticked_ms: 0,
             voted_ms: 0,
-            vouched_ms: 0,
+            attested_ms: 0,
             halted: false,
             counters: Counters::default(),
             malformed: 0,

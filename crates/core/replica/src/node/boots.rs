@@ -16,7 +16,7 @@ use super::journal::NOTE_MS;
 use super::{Node, Now, Output, Peer};
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::{
     BootId, Context, Digest, Faults, PublicKey, Record, ReplicaId, Signature, Slot, View, seeded,
 };
@@ -38,7 +38,7 @@ const NOTICED_MS: u64 = 5_000;
 
 /// What is held of another member.
 #[derive(Clone, Default)]
-struct Held {
+struct MemberBoot {
     // Who signed it: a new incarnation has another past.
     key: Option<PublicKey>,
     announcement: Option<Announcement>,
@@ -49,10 +49,10 @@ struct Held {
     paid_ms: u64,
 }
 
-impl Held {
+impl MemberBoot {
     fn is_of(&mut self, key: PublicKey) {
         if self.key != Some(key) {
-            *self = Held { key: Some(key), paid_ms: self.paid_ms, ..Held::default() };
+            *self = MemberBoot { key: Some(key), paid_ms: self.paid_ms, ..MemberBoot::default() };
         }
     }
 
@@ -122,7 +122,7 @@ struct Answer {
 pub(super) struct Boots {
     // None: it has no directory that could be an old one.
     own: Option<OwnBoots>,
-    held: Vec<Held>,
+    held: Vec<MemberBoot>,
     // Nobody signs votes, and nobody lies (r = 0).
     unsigned: bool,
     compared: BTreeSet<ReplicaId>,
@@ -145,7 +145,7 @@ pub(super) struct Boots {
 impl Boots {
     /// With what the log says of others.
     pub fn new(faults: Faults, own: Option<OwnBoots>, records: &[Record]) -> Boots {
-        let mut held = vec![Held::default(); faults.n()];
+        let mut held = vec![MemberBoot::default(); faults.n()];
         for record in records {
             match record {
                 Record::Boot { replica, key, announcement } => {
@@ -229,7 +229,7 @@ impl Node {
         context: Context,
         boot: BootId,
     ) -> Announcement {
-        let statement = context.statement(Kind::Boot, View(0), Slot(0), boot.digest());
+        let statement = context.statement(StatementKind::Boot, View(0), Slot(0), boot.digest());
         Announcement { boot, configuration: context.configuration, signature: key.sign(&statement) }
     }
 
@@ -292,7 +292,7 @@ impl Node {
         let (cluster, configuration) = (self.parameters.cluster, announcement.configuration);
         let context = Context { cluster, configuration };
         let digest = announcement.boot.digest();
-        let statement = context.statement(Kind::Boot, View(0), Slot(0), digest);
+        let statement = context.statement(StatementKind::Boot, View(0), Slot(0), digest);
         self.scheme.verify(key, &statement, announcement.signature)
     }
 
@@ -449,7 +449,7 @@ impl Node {
         }
         if let Some(HeldVote { view, slot, digest, configuration, signature }) = vote {
             let context = Context { cluster: self.parameters.cluster, configuration };
-            let statement = context.statement(Kind::Accept, view, slot, digest);
+            let statement = context.statement(StatementKind::Accept, view, slot, digest);
             let own = |key| self.scheme.verify(key, &statement, signature);
             if self.agreement.has_forgotten(view, slot, digest)
                 && (self.boots.unsigned || seeded!(RecallUnverified) || own(self.key.public()))

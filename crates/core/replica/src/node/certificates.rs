@@ -11,7 +11,7 @@ use super::checkpoints::{Checkpointing, Stored};
 use super::ingress::Origin;
 use super::{Node, Now, Output, Peer};
 use perdura_protocol::message::{Message, StateCertificate};
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::{
     Certificate, Configuration, Context, Digest, Record, ReplicaId, Signature, Slot, View,
 };
@@ -145,7 +145,9 @@ impl Node {
         let members = configurations.governing(slot);
         let member = members.and_then(|m| m.key(self.me)) == Some(self.key.public());
         let context = configurations.context_at(slot);
-        member.then(|| self.key.sign(&context.statement(Kind::Checkpoint, View(0), slot, digest)))
+        member.then(|| {
+            self.key.sign(&context.statement(StatementKind::Checkpoint, View(0), slot, digest))
+        })
     }
 
     fn stored_states(&self) -> Vec<(Slot, Digest)> {
@@ -431,7 +433,8 @@ impl Node {
     ) -> Vec<(ReplicaId, Signature)> {
         let cluster = self.agreement.configurations().cluster();
         let context = Context { cluster, configuration: state.configuration };
-        let message = context.statement(Kind::Checkpoint, View(0), state.slot, state.digest);
+        let message =
+            context.statement(StatementKind::Checkpoint, View(0), state.slot, state.digest);
         let genuine = |(id, signature): &&(ReplicaId, Signature)| {
             members.key(*id).is_some_and(|key| self.scheme.verify(key, &message, *signature))
         };

@@ -277,7 +277,7 @@ impl Checkpointing {
     /// Others are given the newest state that is certified. What is older leaves the memory, unless somebody
     /// fetches it right now: as it is shared with the state of now, it costs as much as has changed since,
     /// after some minutes of load as much as all of it.
-    pub fn let_older_go(&mut self, now_ms: u64) {
+    pub fn evict_older(&mut self, now_ms: u64) {
         let Some(offered) = self.offered_slot() else { return };
         let goes =
             |held: &Stored| held.slot() < offered && !is_pinned(&self.pins, held.slot(), now_ms);

@@ -251,7 +251,7 @@ impl Node {
             Peer::Replica(id) => {
                 self.forget_questions(peer);
                 self.agreement.on_link(now, id, false);
-                self.company.on_link_down(id);
+                self.peer_health.on_link_down(id);
                 self.on_seeders_link(now, id, false);
             }
             Peer::Client { connection, .. } => self.egress.unlink(connection),

@@ -20,30 +20,30 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Where batches are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum ExecutionMode {
     /// In the node: for services whose commands take some microseconds.
     Inline,
     /// In a stage, which whoever drives the node has beside it.
     Apart,
 }
 
-impl Place {
+impl ExecutionMode {
     /// All of them.
-    pub const ALL: [Place; 2] = [Place::Inline, Place::Apart];
+    pub const ALL: [ExecutionMode; 2] = [ExecutionMode::Inline, ExecutionMode::Apart];
 
     /// Its name in files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Place::Inline => "inline",
-            Place::Apart => "thread",
+            ExecutionMode::Inline => "inline",
+            ExecutionMode::Apart => "thread",
         }
     }
 
     /// The one of this name.
     #[must_use]
-    pub fn parse(name: &str) -> Option<Place> {
-        Place::ALL.into_iter().find(|place| place.name() == name)
+    pub fn parse(name: &str) -> Option<ExecutionMode> {
+        ExecutionMode::ALL.into_iter().find(|place| place.name() == name)
     }
 }
 
@@ -87,7 +87,7 @@ impl Apart {
         let view = View::of(executor.machine());
         let shared = executor.machine().read_state();
         let beside = shared.is_some().then(Beside::default);
-        let executor = Box::new(executor.telling(asked.clone()));
+        let executor = Box::new(executor.with_asked(asked.clone()));
         let (waiting, frames) = (VecDeque::new(), BTreeMap::new());
         let taken = machine == 0;
         let apart = Apart { asked, machine, view, taken, beside, waiting, frames };
@@ -200,10 +200,10 @@ impl Apart {
 }
 
 impl Execution {
-    pub fn new(place: Place, executor: Executor) -> (Execution, Option<Output>) {
+    pub fn new(place: ExecutionMode, executor: Executor) -> (Execution, Option<Output>) {
         match place {
-            Place::Inline => (Execution::Here(Box::new(executor)), None),
-            Place::Apart => {
+            ExecutionMode::Inline => (Execution::Here(Box::new(executor)), None),
+            ExecutionMode::Apart => {
                 let asked = executor.machine().asked().clone();
                 let (apart, output) = Apart::new(0, executor, asked);
                 (Execution::Apart(Box::new(apart)), Some(output))
@@ -215,7 +215,7 @@ impl Execution {
     pub fn replace(&mut self, executor: Executor) -> Replaced {
         match self {
             Execution::Here(here) => {
-                let executor = executor.telling(here.machine().asked().clone());
+                let executor = executor.with_asked(here.machine().asked().clone());
                 Replaced::Here(std::mem::replace(here, Box::new(executor)))
             }
             Execution::Apart(apart) => {

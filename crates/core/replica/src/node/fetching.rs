@@ -303,9 +303,9 @@ impl Fetching {
 
     /// Who owes pieces and gives none, or is away.
     pub fn silent(&self, now_ms: u64, pace: &mut Pace) -> Option<ReplicaId> {
-        let patience_ms = ANSWER_MS << pace.answer_doublings;
+        let timeout_ms = ANSWER_MS << pace.answer_doublings;
         let late = |seeder: &&Seeder| {
-            (seeder.away || !seeder.owes.is_empty()) && now_ms >= seeder.since_ms + patience_ms
+            (seeder.away || !seeder.owes.is_empty()) && now_ms >= seeder.since_ms + timeout_ms
         };
         let silent = self.seeders.iter().find(late)?;
         if self.progress_ms <= silent.since_ms {
@@ -317,10 +317,10 @@ impl Fetching {
     /// What to ask for once more, of the same: half of a seeder's time is over, and a single message that was
     /// lost is no reason to begin anew where nobody else has this state.
     pub fn reminders(&mut self, now_ms: u64, pace: &Pace) -> Vec<(ReplicaId, u32)> {
-        let patience_ms = (ANSWER_MS << pace.answer_doublings) / 2;
+        let timeout_ms = (ANSWER_MS << pace.answer_doublings) / 2;
         let mut asks = Vec::new();
         for seeder in &mut self.seeders {
-            if !seeder.away && !seeder.reminded && now_ms >= seeder.since_ms + patience_ms {
+            if !seeder.away && !seeder.reminded && now_ms >= seeder.since_ms + timeout_ms {
                 seeder.reminded = !seeder.owes.is_empty();
                 let owed = seeder.owes.iter().take(LEAST_AT_ONCE);
                 asks.extend(owed.map(|index| (seeder.id, *index)));

@@ -212,7 +212,7 @@ impl Node {
                     }
                 }
                 Message::Status { .. } => {
-                    self.company.on_status(now, from);
+                    self.peer_health.on_status(now, from);
                     self.agreement.on_message(now, from, message);
                 }
                 Message::Compare(boot) => self.on_compare(from, boot),
@@ -222,7 +222,7 @@ impl Node {
                     self.hear_vote(from, (view, slot), digest, signature);
                     self.agreement.on_message(now, from, message);
                 }
-                Message::Vitals(vitals) => self.company.on_vitals(now, from, *vitals),
+                Message::Vitals(vitals) => self.peer_health.on_vitals(now, from, *vitals),
                 Message::Checkpoint { slot, digest, signature } => {
                     self.on_checkpoint_vote(now, from, slot, digest, signature);
                 }

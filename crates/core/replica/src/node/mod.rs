@@ -12,7 +12,7 @@
 //! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication, `claims` the signatures in commands; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies; `execution` where the machine is; `asking` what it is asked for again where it is in a stage; `egress` replies that wait for the log; `reads` what is not ordered; `attesting` what replies state to those outside of the group; `journal` what is given to the log, waits for it and is logged; `checkpoints` boundaries, digests,
-//! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
+//! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `peer_health` who is there and
 //! what of that makes a replica ready, `roll_calls` clients that ask for that, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit, `space` how full the disk is; `report` what an operator sees.
 
 mod asking;
@@ -23,7 +23,6 @@ mod boots;
 mod certificates;
 mod checkpoints;
 mod claims;
-mod company;
 mod differences;
 mod egress;
 mod executing;
@@ -34,6 +33,7 @@ mod fullness;
 mod ingress;
 mod interceptor;
 mod journal;
+mod peer_health;
 mod questions;
 mod reads;
 mod report;
@@ -50,18 +50,18 @@ pub use asking::ASKED_AGAIN;
 pub use beside::KEPT_STATES;
 pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Replayed, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
-pub use company::{CompanyReport, MemberReport, offset_text, seconds};
 pub use differences::Difference;
 pub use egress::{CLIENT_REPLY_BYTES, ROUTES, WAITING_REPLIES};
-pub use execution::Place;
+pub use execution::ExecutionMode;
 pub use fetching::StateTransfer;
 pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
 pub use journal::{BACKLOG_BYTES, NOTE_BYTES, NOTES};
+pub use peer_health::{MemberReport, PeerHealthReport, offset_text, seconds};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
 pub use reads::{READS_APART, READS_BESIDE, ReadBeside, WAITING_READS};
-pub use report::{Counters, Held, Report, StageMarks, State};
+pub use report::{Counters, MemoryHeld, Report, StageMarks, State};
 pub use restoring::Restoration;
 pub use stages::{Spent, Stage, Stages};
 pub use waiting::Capacity;
@@ -70,13 +70,13 @@ use asking::Asking;
 use boots::Boots;
 use bytes::Bytes;
 use checkpoints::Checkpointing;
-use company::Company;
 use differences::Differences;
 use egress::Egress;
 use execution::{Delivery, Execution};
 use fullness::Fullness;
 use ingress::Ingress;
 use journal::Journal;
+use peer_health::PeerHealth;
 use perdura_agreement::{Agreement, Effect, Suspicion};
 use perdura_execution::{AnyService, Done, Inspector, Job, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
@@ -185,7 +185,7 @@ pub enum Output {
         /// To be reported when they are durable.
         mark: u64,
     },
-    /// For the stage, in this order, where the node does not execute itself ([`Place::Apart`]).
+    /// For the stage, in this order, where the node does not execute itself ([`ExecutionMode::Apart`]).
     Stage(Job),
     /// To be answered beside the stage, on any thread; several at once.
     Read(Box<ReadBeside>),
@@ -292,7 +292,7 @@ pub struct Node {
     reads: Reads,
 
     checkpointing: Checkpointing,
-    company: Company,
+    peer_health: PeerHealth,
     roll_calls: RollCalls,
     boots: Boots,
     differences: Differences,
@@ -304,7 +304,7 @@ pub struct Node {
     // When votes for states were last repeated to all.
     voted_ms: u64,
     // When the prefix was last signed for who asked for a state.
-    vouched_ms: u64,
+    attested_ms: u64,
     halted: bool,
     counters: Counters,
     // Messages that did not decode.
@@ -373,7 +373,7 @@ impl Node {
             self.tick_company(now);
             self.tick_roll_calls(now);
             self.tick_boots(now);
-            self.checkpointing.let_older_go(now.monotonic_ms);
+            self.checkpointing.evict_older(now.monotonic_ms);
             self.execution.tick(now.monotonic_ms);
         }
         self.carry_out(now);

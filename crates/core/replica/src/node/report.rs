@@ -1,8 +1,8 @@
 //! What an operator sees of a replica.
 
-use super::company::CompanyReport;
 use super::differences::Difference;
 use super::execution::Execution;
+use super::peer_health::PeerHealthReport;
 use super::questions::Asker;
 use super::{Node, Output};
 use perdura_agreement::{HeldMemory, Mode};
@@ -56,7 +56,7 @@ pub struct Counters {
     /// Times that others were asked for a certified prefix, because none came by itself.
     pub prefixes_asked_for: u64,
     /// Histories that it signed again for who lacked a proof.
-    pub testimonies: u64,
+    pub attestations: u64,
     /// Checkpoints stored.
     pub checkpoints: u64,
     /// Boundaries passed over because the checkpoint before was still being stored.
@@ -143,7 +143,7 @@ impl State {
 
 /// What a replica holds in memory for others, besides the state itself.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Held {
+pub struct MemoryHeld {
     /// By agreement.
     pub agreement: HeldMemory,
     /// Frames that are not verified yet, and their bytes.
@@ -153,7 +153,7 @@ pub struct Held {
     /// States that are kept for reads of one slot, besides the newest.
     pub kept_states: usize,
     /// Batches that were delivered and are not executed, and their bytes.
-    pub unexecuted: (usize, usize),
+    pub apply_queue: (usize, usize),
     /// Retries whose answers the stage is asked for, and those of the client key that has most.
     pub retries: (usize, usize),
     /// Reads that the stage was given.
@@ -218,13 +218,13 @@ pub struct Report {
     /// What time-outs follow: how long a flush and a round trip take, as r + 1 members say that do not lead, milliseconds.
     pub pace_ms: u64,
     /// The other members, as it sees them.
-    pub company: CompanyReport,
+    pub peer_health: PeerHealthReport,
     /// Different states that replicas signed, if no later one was certified since.
     pub difference: Option<Difference>,
     /// Room on its disk, where that was measured.
     pub space: Option<DiskSpace>,
     /// What rule A6 bounds.
-    pub held: Held,
+    pub held: MemoryHeld,
     /// Counted since the start.
     pub counters: Counters,
 }
@@ -241,7 +241,7 @@ impl Node {
             id: self.me,
             view: self.agreement.view(),
             // Who is cut off leads nobody.
-            leader: self.company.is_enough(self.ticked_ms)
+            leader: self.peer_health.is_enough(self.ticked_ms)
                 && self.agreement.leads()
                 && self.agreement.mode() == Mode::Started
                 && self.agreement.voting(),
@@ -260,7 +260,7 @@ impl Node {
             state_limit_bytes: self.execution.state_limit_bytes(),
             request_timeout_ms: self.agreement.request_timeout_ms(),
             pace_ms: self.agreement.pace_ms(),
-            company: self.company.report(self.ticked_ms),
+            peer_health: self.peer_health.report(self.ticked_ms),
             difference: self.difference().cloned(),
             space: self.space.known(),
             held: self.held(),
@@ -284,9 +284,9 @@ impl Node {
             && !self.transfer.fetches()
             && !self.journal.lags()
             && !self.agreement.is_far_behind();
-        match (self.counters.diverged, self.company.is_enough(self.ticked_ms)) {
+        match (self.counters.diverged, self.peer_health.is_enough(self.ticked_ms)) {
             (true, _) => State::Diverged,
-            _ if self.company.is_stalled() => State::Stalled,
+            _ if self.peer_health.is_stalled() => State::Stalled,
             (false, false) => State::Waiting,
             (false, true) if works => State::Active,
             (false, true) => State::Recovering,
@@ -295,14 +295,14 @@ impl Node {
 
     /// What it holds in memory for others.
     #[must_use]
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> MemoryHeld {
         let beside = self.execution.reads_beside();
-        Held {
+        MemoryHeld {
             agreement: self.agreement.held(),
             unverified: self.ingress.frames.held(),
             reads: self.reads.held(),
             kept_states: self.execution.kept_states(),
-            unexecuted: self.execution.waiting(),
+            apply_queue: self.execution.waiting(),
             retries: self.asking.held(),
             reads_apart: if beside { 0 } else { self.reads.under_way() },
             reads_beside: if beside { self.reads.under_way() } else { 0 },
@@ -332,7 +332,7 @@ impl Node {
     /// The executed state, for checks and figures.
     ///
     /// # Panics
-    /// Where the node does not execute itself ([`super::Place::Apart`]).
+    /// Where the node does not execute itself ([`super::ExecutionMode::Apart`]).
     #[must_use]
     pub fn machine(&self) -> &Machine<AnyService> {
         self.execution.machine().expect("a node that executes itself")
@@ -367,7 +367,7 @@ impl Node {
         self.asked().take_caught().or_else(|| self.inspector.asked().take_caught())
     }
 
-    /// Whether it executes itself ([`super::Place::Inline`]).
+    /// Whether it executes itself ([`super::ExecutionMode::Inline`]).
     #[must_use]
     pub fn executes(&self) -> bool {
         !self.execution.is_apart()

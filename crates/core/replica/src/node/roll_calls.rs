@@ -9,7 +9,7 @@ use super::waiting::{Capacity, Lines};
 use super::{Node, Peer};
 use perdura_agreement::Now;
 use perdura_protocol::message::Message;
-use perdura_protocol::statement::Kind;
+use perdura_protocol::statement::StatementKind;
 use perdura_protocol::vitals::{Presence, Runs, Vitals};
 use perdura_protocol::{Encode, PublicKey, Slot, View, limits};
 use std::collections::BTreeSet;
@@ -98,7 +98,8 @@ impl Node {
         let configuration = self.agreement.configurations().latest().id;
         let cluster = self.parameters.cluster;
         let context = perdura_protocol::Context { cluster, configuration };
-        let signature = self.key.sign(&context.statement(Kind::Present, View(0), Slot(0), digest));
+        let signature =
+            self.key.sign(&context.statement(StatementKind::Present, View(0), Slot(0), digest));
         let presence = Presence { nonce, configuration, vitals };
         self.send(&[peer], &Message::Present { presence, signature });
     }

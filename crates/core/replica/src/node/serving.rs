@@ -2,7 +2,7 @@
 //!
 //! An answer is proven by what is at hand: by its own Accepts, or by a certified prefix within the reach of who asks,
 //! with the digests of the batches up to it. Where there is no such prefix, this replica signs its history anew: a prefix signature is
-//! testimony about what it has executed, and can be given as often as somebody needs it. r + 1 of them certify the
+//! attestation about what it has executed, and can be given as often as somebody needs it. r + 1 of them certify the
 //! prefix for the laggard, which takes it together with the batches. Why r + 1 can always be had is told in `proofs`
 //! (`perdura_agreement`).
 
@@ -26,7 +26,7 @@ pub(super) struct Past {
 /// The slots up to which a prefix is signed for whoever lacks what proves `first`, of those up to `last`, which it can
 /// judge: the last one that is the same for all who are asked, wherever they are themselves; and `first`, up to which
 /// all of them are.
-fn testified(first: Slot, last: Slot, depth: u64) -> impl Iterator<Item = Slot> {
+fn attested_slots(first: Slot, last: Slot, depth: u64) -> impl Iterator<Item = Slot> {
     let common = Slot(last.0 / depth * depth);
     let further = (common > first).then_some(common);
     further.into_iter().chain((last >= first).then_some(first))
@@ -102,7 +102,7 @@ impl Node {
         self.answer(to, Message::Decisions { decisions, prefix, between });
     }
 
-    /// Sends something to a replica; with decisions that no prefix goes along with, testimony. Where they have their Accepts, who
+    /// Sends something to a replica; with decisions that no prefix goes along with, attestation. Where they have their Accepts, who
     /// asks may still wait for the proof of what comes before them.
     pub(super) fn answer(&mut self, to: ReplicaId, mut message: Message) {
         if let Message::Decisions { decisions, prefix: None, between } = &mut message
@@ -110,7 +110,7 @@ impl Node {
             && self.parameters.faults.is_byzantine()
         {
             let (first, last) = (first.slot, last.slot);
-            let common = self.testify(to, first);
+            let common = self.attest_histories(to, first);
             let behind = common.and_then(|common| self.digests_between(last, common));
             *between = behind.unwrap_or_default();
         }
@@ -118,15 +118,16 @@ impl Node {
     }
 
     /// Signs the history once more for a replica that has executed what comes before `first`. Up to where.
-    fn testify(&mut self, to: ReplicaId, first: Slot) -> Option<Slot> {
+    fn attest_histories(&mut self, to: ReplicaId, first: Slot) -> Option<Slot> {
         let depth = self.parameters.depth;
         let last = first.previous().plus(depth).min(self.journal.logged());
         let mut furthest = None;
-        for slot in testified(first, last, depth) {
-            let past = self.past.get(&slot).filter(|_| !seeded!(TestimonyRefused));
-            let message = past.and_then(|past| self.agreement.testimony(slot, past.history));
+        for slot in attested_slots(first, last, depth) {
+            let past = self.past.get(&slot).filter(|_| !seeded!(AttestationRefused));
+            let message =
+                past.and_then(|past| self.agreement.history_attestation(slot, past.history));
             if let Some(message) = message {
-                self.counters.testimonies += 1;
+                self.counters.attestations += 1;
                 self.charge(to, TESTIMONY_BYTES);
                 self.send(&[Peer::Replica(to)], &message);
                 furthest = furthest.max(Some(slot));
@@ -171,8 +172,9 @@ mod tests {
 
     #[test]
     fn all_who_are_asked_sign_some_prefix_in_common() {
-        let slots =
-            |first, last| testified(Slot(first), Slot(last), 8).map(|s| s.0).collect::<Vec<_>>();
+        let slots = |first, last| {
+            attested_slots(Slot(first), Slot(last), 8).map(|s| s.0).collect::<Vec<_>>()
+        };
         assert_eq!(slots(2, 9), [8, 2]);
         assert_eq!(slots(2, 8), [8, 2]);
         assert_eq!(slots(2, 7), [2], "it has not come to slot 8");

@@ -33,7 +33,7 @@ const OFFERS_MS: u64 = 200;
 const ANSWER_MS: u64 = 1_000;
 
 /// The prefix is signed for those who ask for states not more often than this.
-const VOUCH_MS: u64 = 50;
+const ATTEST_MS: u64 = 50;
 
 /// Pieces of a state that did not arrive as a whole are kept for this time after the last attempt.
 const KEPT_MS: u64 = 60_000;
@@ -121,7 +121,7 @@ impl Transfer {
     /// Of the states offered by who failed least, the newest that some replicas offer, one of them
     /// correct; if there is none, any.
     ///
-    /// Also says whether it is worth waiting for others: it is not vouched for so, or who offers it
+    /// Also says whether it is worth waiting for others: it is not attested so, or who offers it
     /// failed before.
     fn best_offer(&self, witnesses: usize, sequential: bool) -> Option<(&Offer, bool)> {
         let same =
@@ -129,13 +129,13 @@ impl Transfer {
         let rank = |offer: &Offer| {
             let who = self.offers.iter().filter(|(_, other)| same(offer, other));
             let failures = who.clone().map(|(id, _)| self.failures_of(*id));
-            let vouched = who.count() >= witnesses;
-            (Reverse(failures.min().unwrap_or(0)), vouched, offer.state.slot)
+            let attested = who.count() >= witnesses;
+            (Reverse(failures.min().unwrap_or(0)), attested, offer.state.slot)
         };
         let ranked = self.offers.values().map(|offer| (offer, rank(offer)));
         let best = ranked.max_by_key(|(_, rank)| *rank);
-        best.map(|(offer, (Reverse(failures), vouched, _))| {
-            (offer, vouched || (sequential && failures == 0))
+        best.map(|(offer, (Reverse(failures), attested, _))| {
+            (offer, attested || (sequential && failures == 0))
         })
     }
 
@@ -186,7 +186,7 @@ impl Node {
         self.transfer.offers.clear();
         self.transfer.answers.clear();
         self.transfer.phase = Phase::Asking { since_ms: now.monotonic_ms };
-        self.agreement.vouch(now);
+        self.agreement.attest_prefix(now);
         self.broadcast(&Message::StateQuery);
     }
 
@@ -203,9 +203,9 @@ impl Node {
         let to = [Peer::Replica(from)];
         match message {
             Message::StateQuery => {
-                if now.monotonic_ms >= self.vouched_ms + VOUCH_MS {
-                    self.vouched_ms = now.monotonic_ms;
-                    self.agreement.vouch(now);
+                if now.monotonic_ms >= self.attested_ms + ATTEST_MS {
+                    self.attested_ms = now.monotonic_ms;
+                    self.agreement.attest_prefix(now);
                 }
                 self.answer_query(now, from);
             }
@@ -620,7 +620,7 @@ impl Node {
                     self.want_state(now, Slot(0));
                 } else if self.agreement.lacks_prefix() {
                     // All sign theirs as it is now, and answer with the newest.
-                    self.agreement.vouch(now);
+                    self.agreement.attest_prefix(now);
                     self.transfer.ended_ms = ms;
                     self.transfer.answers.clear();
                     self.counters.prefixes_asked_for += 1;

@@ -41,7 +41,7 @@ pub(super) enum Job {
 
 pub(super) struct Checkpointer {
     jobs: Option<SyncSender<Job>>,
-    orders: Orders,
+    orders: Shared,
     thread: JoinHandle<Checkpoints<DataDisk>>,
 }
 
@@ -56,7 +56,7 @@ impl Checkpointer {
         completions: Completions,
     ) -> std::io::Result<Checkpointer> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let orders = Orders::default();
+        let orders = Shared::default();
         let pace = Pace { bytes_per_s, watch, rhythm, orders: orders.clone() };
         let reread = Reread::new(scrub, bytes_per_s);
         let work =
@@ -73,7 +73,7 @@ impl Checkpointer {
                 std::thread::park();
             }
         });
-        Checkpointer { jobs: Some(sync_channel(QUEUE).0), orders: Orders::default(), thread }
+        Checkpointer { jobs: Some(sync_channel(QUEUE).0), orders: Shared::default(), thread }
     }
 
     pub fn send(&self, job: Job) {
@@ -106,10 +106,10 @@ impl Checkpointer {
 
 /// What the event loop wants of the thread while it writes.
 #[derive(Clone, Default)]
-struct Orders(Arc<(Mutex<Given>, Condvar)>);
+struct Shared(Arc<(Mutex<Signals>, Condvar)>);
 
 #[derive(Clone, Copy, Default)]
-struct Given {
+struct Signals {
     queued: usize,
     // Received states that are queued or being stored.
     installs: usize,
@@ -117,7 +117,7 @@ struct Given {
     stop_by: Option<Instant>,
 }
 
-impl Given {
+impl Signals {
     /// Whether there is no time for pauses.
     fn hurried(&self) -> bool {
         self.installs > 0 || self.late || self.stop_by.is_some()
@@ -129,12 +129,12 @@ impl Given {
     }
 }
 
-impl Orders {
-    fn given(&self) -> MutexGuard<'_, Given> {
+impl Shared {
+    fn given(&self) -> MutexGuard<'_, Signals> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Given)) {
+    fn change(&self, change: impl FnOnce(&mut Signals)) {
         change(&mut self.given());
         self.0.1.notify_all();
     }
@@ -144,7 +144,7 @@ impl Orders {
     }
 
     /// Waits so long, or until it has to end.
-    fn pause(&self, pause: Duration, ends: impl Fn(&Given) -> bool) {
+    fn pause(&self, pause: Duration, ends: impl Fn(&Signals) -> bool) {
         watch::pausing(|| {
             let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !ends(given));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -157,7 +157,7 @@ pub(super) struct Pace {
     bytes_per_s: u64,
     watch: FlushWatch,
     rhythm: Rhythm,
-    orders: Orders,
+    orders: Shared,
 }
 
 impl Pace {
@@ -184,7 +184,7 @@ impl Pace {
         let now = Instant::now();
         let pause = pacer.wrote(now, bytes, self.watch.flushes(now));
         if !pause.is_zero() {
-            self.orders.pause(pause, Given::called);
+            self.orders.pause(pause, Signals::called);
             pacer.go_on(Instant::now());
         }
     }
@@ -195,7 +195,7 @@ impl Pace {
         let mut spread = self.rhythm.spread(Instant::now(), snapshot.pieces());
         let step = || match spread.did(Instant::now()) {
             wait if !wait.is_zero() && !self.orders.given().hurried() => {
-                self.orders.pause(wait, Given::hurried);
+                self.orders.pause(wait, Signals::hurried);
                 spread.go_on(Instant::now());
             }
             _ => worker::give_way(),
@@ -229,7 +229,7 @@ impl Pace {
                 let now = Instant::now();
                 let pause = pacer.wrote(now, bytes, self.watch.flushes(now));
                 if !pause.is_zero() {
-                    self.orders.pause(pause, Given::hurried);
+                    self.orders.pause(pause, Signals::hurried);
                     pacer.go_on(Instant::now());
                 }
                 ControlFlow::Continue(())
@@ -254,7 +254,7 @@ impl Pace {
             let now = Instant::now();
             let pause = pacer.wrote(now, 0, self.watch.flushes(now));
             if !pause.is_zero() {
-                self.orders.pause(pause, Given::called);
+                self.orders.pause(pause, Signals::called);
                 pacer.go_on(Instant::now());
             }
             ControlFlow::Continue(())
@@ -397,23 +397,23 @@ mod tests {
     #[test]
     fn no_pause_is_made_when_somebody_waits() {
         const HOURS: Duration = Duration::from_secs(36_000);
-        let received = |given: &mut Given| given.installs += 1;
-        let late = |given: &mut Given| given.late = true;
-        let stopped = |given: &mut Given| given.stop_by = Some(Instant::now() + HOURS);
+        let received = |given: &mut Signals| given.installs += 1;
+        let late = |given: &mut Signals| given.late = true;
+        let stopped = |given: &mut Signals| given.stop_by = Some(Instant::now() + HOURS);
         for change in [received, late, stopped] {
-            let orders = Orders::default();
+            let orders = Shared::default();
             let pausing = orders.clone();
-            let thread = std::thread::spawn(move || pausing.pause(HOURS, Given::hurried));
+            let thread = std::thread::spawn(move || pausing.pause(HOURS, Signals::hurried));
             orders.change(change);
             thread.join().unwrap();
-            orders.pause(HOURS, Given::hurried);
+            orders.pause(HOURS, Signals::hurried);
             assert!(!orders.too_late());
         }
     }
 
     #[test]
     fn a_stopping_replica_writes_for_a_while_and_no_longer() {
-        let orders = Orders::default();
+        let orders = Shared::default();
         assert!(!orders.too_late());
         orders.change(|given| given.stop_by = Some(Instant::now()));
         while !orders.too_late() {

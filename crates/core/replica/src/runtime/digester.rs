@@ -30,22 +30,22 @@ enum Job {
 pub(super) struct Digester {
     jobs: Option<SyncSender<Job>>,
     rhythm: Rhythm,
-    orders: Orders,
+    orders: Shared,
     thread: JoinHandle<()>,
 }
 
 /// What the event loop wants of the thread.
 #[derive(Clone, Default)]
-struct Orders(Arc<Given>);
+struct Shared(Arc<Signals>);
 
 #[derive(Default)]
-struct Given {
+struct Signals {
     stops: AtomicBool,
     late: AtomicBool,
     queued: AtomicUsize,
 }
 
-impl Orders {
+impl Shared {
     fn stops(&self) -> bool {
         self.0.stops.load(Ordering::SeqCst)
     }
@@ -65,7 +65,7 @@ impl Digester {
         completions: Completions,
     ) -> std::io::Result<Digester> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let (orders, scrub) = (Orders::default(), Scrub { interval: scrub, next: 0 });
+        let (orders, scrub) = (Shared::default(), Scrub { interval: scrub, next: 0 });
         let (given, beats) = (orders.clone(), rhythm.clone());
         let work =
             move |completions: &Completions| work(&queue, &given, &beats, scrub, completions);
@@ -81,7 +81,7 @@ impl Digester {
                 std::thread::park();
             }
         });
-        let (jobs, orders) = (Some(sync_channel(QUEUE).0), Orders::default());
+        let (jobs, orders) = (Some(sync_channel(QUEUE).0), Shared::default());
         Digester { jobs, rhythm: Rhythm::default(), orders, thread }
     }
 
@@ -123,7 +123,7 @@ impl Digester {
 }
 
 /// The manifest of a state, digested at leisure unless somebody waits.
-fn digest(snapshot: &StateSnapshot, rhythm: &Rhythm, orders: &Orders) -> Manifest {
+fn digest(snapshot: &StateSnapshot, rhythm: &Rhythm, orders: &Shared) -> Manifest {
     let mut spread = rhythm.spread(Instant::now(), snapshot.pieces());
     let step = || match spread.did(Instant::now()) {
         wait if !wait.is_zero() && !orders.hurried() => {
@@ -137,7 +137,7 @@ fn digest(snapshot: &StateSnapshot, rhythm: &Rhythm, orders: &Orders) -> Manifes
 
 fn work(
     queue: &Receiver<Job>,
-    orders: &Orders,
+    orders: &Shared,
     rhythm: &Rhythm,
     scrub: Scrub,
     completions: &Completions,

@@ -1,17 +1,16 @@
 //! The event loop: one thread for network, agreement and, unless the service takes long, execution, so that no request hops
 //! between threads. It moves bytes, time and completions, and decides nothing. Only what replicas that
-//! were away are sent goes through another thread (`courier`).
+//! were away are sent goes through another thread (`transfer_links`).
 
 mod round;
 
 use super::DataDisk;
 use super::checkpointer::Checkpointer;
-use super::complaints::Complaints;
-use super::courier::Courier;
 use super::digester::Digester;
 use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{Completion, Completions, Keeper};
 use super::metrics::Timings;
+use super::misbehaviour_log::MisbehaviourLog;
 use super::pace::{FlushWatch, Rhythm};
 use super::panicked;
 use super::reaper::Reaper;
@@ -19,6 +18,7 @@ use super::repairs::Repairs;
 use super::slowness::Slowness;
 use super::stage::EXECUTION;
 use super::tap::Tap;
+use super::transfer_links::TransferLinks;
 use super::watch::{self, Busy};
 use super::workers::Workers;
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
@@ -56,7 +56,7 @@ pub(super) struct EventLoop {
     config: Arc<ReplicaConfig>,
     clock: Clock,
     hub: Hub,
-    courier: Courier,
+    transfer_links: TransferLinks,
     node: Node,
     shared: Shared,
     repairs: Repairs,
@@ -70,7 +70,7 @@ pub(super) struct EventLoop {
     appended: u64,
     persisted: u64,
     in_memory: bool,
-    complaints: Complaints,
+    misbehaviour: MisbehaviourLog,
     slowness: Slowness,
     timings: Timings,
     checkpoints: CheckpointBytes,
@@ -95,7 +95,7 @@ impl EventLoop {
     pub fn start(
         config: Arc<ReplicaConfig>,
         clock: Clock,
-        (hub, courier): (Hub, Courier),
+        (hub, transfer_links): (Hub, TransferLinks),
         node: Node,
         shared: Shared,
         repairs: Repairs,
@@ -106,7 +106,7 @@ impl EventLoop {
             config,
             clock,
             hub,
-            courier,
+            transfer_links,
             node,
             shared,
             repairs,
@@ -118,7 +118,7 @@ impl EventLoop {
             appended: 0,
             persisted: 0,
             in_memory,
-            complaints: Complaints::default(),
+            misbehaviour: MisbehaviourLog::default(),
             slowness: Slowness::default(),
             timings: Timings::new(),
             checkpoints: CheckpointBytes::default(),
@@ -165,7 +165,7 @@ impl EventLoop {
         let checkpointer =
             Checkpointer::start(checkpoints, rate, scrub, paces, completions.clone())?;
         let digester = Digester::start(scrub, rhythm, completions.clone())?;
-        self.courier.start(completions.clone())?;
+        self.transfer_links.start(completions.clone())?;
         let reaper = Reaper::start(completions.clone())?;
         let read_threads = self.config.read_threads;
         let (stage, readers) = (None, None);
@@ -226,8 +226,8 @@ impl EventLoop {
             last.report = Report { state: State::Stopped, leader: false, ..last.report };
             self.shared.say(last);
         }
-        let EventLoop { hub, courier, .. } = self;
-        drop((hub, courier));
+        let EventLoop { hub, transfer_links, .. } = self;
+        drop((hub, transfer_links));
         let (keeper, checkpointer, _) = workers.stop();
         panicked::close(error, keeper, checkpointer)
     }
@@ -288,7 +288,7 @@ impl EventLoop {
         let state = if report.state == State::Diverged { State::Diverged } else { State::Stopped };
         self.publish(Report { state, leader: false, ..report }, [Stats::default(); 2]);
         drop(self.hub);
-        drop(self.courier);
+        drop(self.transfer_links);
         let lasts = matches!(
             error,
             RunError::Halted(_) | RunError::TakenBack(_) | RunError::Diverged { .. }
@@ -309,14 +309,14 @@ impl EventLoop {
         }
         self.tap.learn(configuration);
         self.hub.set_members(&members);
-        self.courier.set_members(members);
+        self.transfer_links.set_members(members);
     }
 
     fn punish(&mut self, peer: Peer, what: &str) {
         match peer {
             Peer::Replica(id) => {
                 let now_ms = self.clock.now().monotonic_ms;
-                match self.complaints.note(now_ms, peer, what) {
+                match self.misbehaviour.note(now_ms, peer, what) {
                     Some(0) => tracing::warn!(replica = %id, "misbehaves: {what}"),
                     Some(more) => {
                         tracing::warn!(replica = %id, "misbehaves: {what} ({more} times more before)");
@@ -362,7 +362,7 @@ impl EventLoop {
             let leader = report.view.leader(self.config.parameters.faults.n());
             tracing::info!(view = %report.view, %leader, "another leader");
         }
-        self.publish(report, [self.hub.stats(), self.courier.stats()]);
+        self.publish(report, [self.hub.stats(), self.transfer_links.stats()]);
     }
 
     fn publish(&self, report: Report, [network, transfers]: [Stats; 2]) {

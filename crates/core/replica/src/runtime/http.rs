@@ -4,13 +4,13 @@
 
 mod listening;
 
-use super::board::Board;
+use super::endpoints::Endpoints;
 use super::event_loop::what_hangs;
 use super::metrics::{self, Timings};
 use super::starting::Starting;
 use super::watch::{Busy, Watch};
 use crate::node::{
-    CompanyReport, Difference, MemberReport, Report, Spent, Stage, State, offset_text, seconds,
+    Difference, MemberReport, PeerHealthReport, Report, Spent, Stage, State, offset_text, seconds,
 };
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -142,7 +142,7 @@ pub(super) enum Served {
     /// A replica.
     One(Shared),
     /// All members of a server.
-    All(Arc<Board>),
+    All(Arc<Endpoints>),
 }
 
 /// Listens and serves on a thread that ends with what this gives. Where it cannot listen it tries on, and says so: what is replicated does not depend on
@@ -265,7 +265,7 @@ fn respond(request: &Request<Incoming>, served: &Served, hosts: &Hosts) -> Respo
     }
     match served {
         Served::One(shared) => answer_of_one(request.uri().path(), shared),
-        Served::All(board) => board.answer(request.uri().path()),
+        Served::All(endpoints) => endpoints.answer(request.uri().path()),
     }
 }
 
@@ -330,13 +330,13 @@ pub(super) fn state_of(snapshot: &Snapshot) -> &'static str {
 
 /// Why nothing should be sent here, in words; none if it is ready.
 pub(super) fn why_not_ready(snapshot: &Snapshot) -> Option<String> {
-    let (company, awaits) = (&snapshot.report.company, &snapshot.report.boot_awaits);
+    let (peer_health, awaits) = (&snapshot.report.peer_health, &snapshot.report.boot_awaits);
     match state_of(snapshot) {
         state if state == State::Waiting.as_str() => Some(format!(
             "waiting: {} members are there with itself, and {} are needed; missing: {}",
-            company.hears,
-            company.needs,
-            company.missing()
+            peer_health.hears,
+            peer_health.needs,
+            peer_health.missing()
         )),
         state if state == State::Recovering.as_str() && !awaits.is_empty() => Some(format!(
             "recovering: too few members have compared what they heard of it with its data directory, and keep its start; replicas {} have not",
@@ -347,19 +347,19 @@ pub(super) fn why_not_ready(snapshot: &Snapshot) -> Option<String> {
         }
         state if state == State::Stalled.as_str() => Some(format!(
             "stalled: a write to the log has been under way for {}; the disk under the data directory hangs",
-            seconds(company.stalled_ms.into())
+            seconds(peer_health.stalled_ms.into())
         )),
         state if state != State::Active.as_str() => Some(state.to_owned()),
-        _ if company.is_clock_wrong() => Some(format!(
+        _ if peer_health.is_clock_wrong() => Some(format!(
             "its clock is {} those of the others",
-            offset_text(company.clock_ahead_ms)
+            offset_text(peer_health.clock_ahead_ms)
         )),
         _ => None,
     }
 }
 
 /// The other members, as this replica sees them.
-fn members(company: &CompanyReport) -> serde_json::Value {
+fn members(peer_health: &PeerHealthReport) -> serde_json::Value {
     let member = |member: &MemberReport| {
         let vitals = member.vitals.as_ref();
         serde_json::json!({
@@ -374,7 +374,7 @@ fn members(company: &CompanyReport) -> serde_json::Value {
             "version": vitals.map(|vitals| vitals.program.as_str()),
         })
     };
-    company.members.iter().map(member).collect()
+    peer_health.members.iter().map(member).collect()
 }
 
 /// Threads that do not come back from what they are at.
@@ -435,9 +435,9 @@ pub(super) fn status(snapshot: &Snapshot) -> serde_json::Value {
         "state": state_of(snapshot),
         "ready": why_not_ready(snapshot).is_none(),
         "why_not_ready": why_not_ready(snapshot),
-        "members": members(&report.company),
+        "members": members(&report.peer_health),
         "request_timeout_ms": report.request_timeout_ms,
-        "clock_ahead_ms": report.company.clock_ahead_ms,
+        "clock_ahead_ms": report.peer_health.clock_ahead_ms,
         "differing_states": report.difference.as_ref().map(difference),
         "repairs": snapshot.repairs,
         "checkpoint_damages": snapshot.checkpoints.damages,
@@ -469,7 +469,7 @@ pub(super) fn status(snapshot: &Snapshot) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{Counters, Held};
+    use crate::node::{Counters, MemoryHeld};
     use perdura_protocol::{ReplicaId, View};
 
     fn snapshot(state: State, age: Duration) -> Snapshot {
@@ -492,11 +492,11 @@ mod tests {
             state_limit_bytes: 10,
             request_timeout_ms: 1_000,
             pace_ms: 0,
-            company: CompanyReport::default(),
+            peer_health: PeerHealthReport::default(),
             boot_awaits: Vec::new(),
             difference: None,
             space: None,
-            held: Held::default(),
+            held: MemoryHeld::default(),
             counters: Counters::default(),
         };
         // Made that long before now.

@@ -3,9 +3,9 @@
 //! takes, the more the next one carries.
 
 use super::DataDisk;
-use super::courier::Carried;
 use super::pace::FlushWatch;
 use super::slowness::Slowness;
+use super::transfer_links::Carried;
 use super::watch::{self, Watch};
 use super::worker;
 use perdura_durability::{Log, LogError, Stored};
@@ -104,7 +104,7 @@ pub(super) enum Completion {
     Panicked(&'static str),
 }
 
-/// Where completions wait; bounded by the jobs under way, and by what the courier reads ahead.
+/// Where completions wait; bounded by the jobs under way, and by what the transfer links read ahead.
 #[derive(Clone)]
 pub(super) struct Completions {
     waiting: Arc<Mutex<Vec<Completion>>>,

@@ -4,7 +4,7 @@ mod rows;
 
 use super::http::Snapshot;
 use super::watch::Watch;
-use crate::node::{CompanyReport, Spent, Stage};
+use crate::node::{PeerHealthReport, Spent, Stage};
 use perdura_execution::Measure;
 use perdura_protocol::PartitionId;
 use perdura_transport::DoormanStats;
@@ -150,7 +150,7 @@ fn add_threads(registry: &Registry, watch: &Watch) -> prometheus::Result<()> {
 }
 
 /// The other members, as this replica sees them; what it does not know is left out.
-fn add_members(registry: &Registry, company: &CompanyReport) -> prometheus::Result<()> {
+fn add_members(registry: &Registry, peer_health: &PeerHealthReport) -> prometheus::Result<()> {
     let family = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["replica"]);
     let heard = family("perdura_member_heard", "1 if the member was heard of lately.")?;
     let trip = family("perdura_member_round_trip_milliseconds", "A round trip to it.")?;
@@ -166,7 +166,7 @@ fn add_members(registry: &Registry, company: &CompanyReport) -> prometheus::Resu
         "perdura_member_stalled_milliseconds",
         "How long a write to its log has not come back, by its own word.",
     )?;
-    for member in &company.members {
+    for member in &peer_health.members {
         let id = member.id.to_string();
         let set = |family: &IntGaugeVec, value: Option<i64>| {
             if let Some(value) = value {
@@ -184,7 +184,7 @@ fn add_members(registry: &Registry, company: &CompanyReport) -> prometheus::Resu
         "perdura_clock_ahead_milliseconds",
         "How far this replica's clock is ahead of those of more than u others; below 0: behind.",
     )?;
-    ahead.set(company.clock_ahead_ms);
+    ahead.set(peer_health.clock_ahead_ms);
     for family in [heard, trip, offset, flush, stalled] {
         registry.register(Box::new(family))?;
     }
@@ -270,7 +270,7 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
         add(registry, "perdura_disk_free_bytes", "Room under the data directory.", free, false)?;
         add(registry, "perdura_disk_size_bytes", "Size of its file system.", size, false)?;
     }
-    add_members(registry, &report.company)?;
+    add_members(registry, &report.peer_health)?;
     add_threads(registry, &snapshot.watch)?;
     registry.register(Box::new(snapshot.timings.flushes.clone()))?;
     registry.register(Box::new(snapshot.timings.rounds.clone()))?;

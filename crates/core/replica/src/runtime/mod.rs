@@ -4,17 +4,16 @@
 //!
 //! The event loop is a thin driver of [`crate::node::Node`]; its duties stand there.
 
-mod board;
 mod checkpointer;
-mod complaints;
 mod conversion;
-mod courier;
 mod device;
 mod digester;
+mod endpoints;
 mod event_loop;
 mod http;
 mod keeper;
 mod metrics;
+mod misbehaviour_log;
 mod opening;
 mod pace;
 mod panicked;
@@ -29,6 +28,7 @@ mod starting;
 mod taken_back;
 mod tap;
 mod threads;
+mod transfer_links;
 mod watch;
 mod worker;
 mod workers;
@@ -38,8 +38,7 @@ use device::Paced;
 pub use readers::{MOST_THREADS as MOST_READ_THREADS, THREADS as READ_THREADS};
 pub use server::{OnServer, Server, ServerShutdown, Work};
 
-use crate::node::{self, BootError, Now, Place, RecoverError, Stages, StateTransfer};
-use courier::Courier;
+use crate::node::{self, BootError, ExecutionMode, Now, RecoverError, Stages, StateTransfer};
 use event_loop::EventLoop;
 use opening::{Opened, Opening};
 use perdura_durability::storage::CloseError;
@@ -61,6 +60,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tap::Tap;
+use transfer_links::TransferLinks;
 
 /// Everything that a replica is told.
 pub struct ReplicaConfig {
@@ -98,7 +98,7 @@ pub struct ReplicaConfig {
     /// checkpoint read again; zero: never.
     pub scrub_interval: Duration,
     /// Where it executes; none leaves that to the service.
-    pub place: Option<Place>,
+    pub place: Option<ExecutionMode>,
     /// How many threads answer reads where it executes in one, 1 to [`MOST_READ_THREADS`].
     pub read_threads: usize,
     /// Whom it asks for a state, and for what it missed.
@@ -551,7 +551,7 @@ fn begin(
     let Some(Opened { boot, replayed, log, checkpoints }) = opened else { return Ok(None) };
     hub.announce(boot);
     transfers.announce(boot);
-    let courier = Courier::new(transfers, config.parameters.faults.n());
+    let transfer_links = TransferLinks::new(transfers, config.parameters.faults.n());
     // What a minute took to replay is no minute in which it waited for others.
     let mut node = match panicked::catching(|| Ok(replayed.start(clock.now()))) {
         Ok(node) => node,
@@ -572,7 +572,7 @@ fn begin(
         "replica starts"
     );
     let config = Arc::clone(config);
-    let event_loop = EventLoop::start(config, clock, (hub, courier), node, shared, repairs);
+    let event_loop = EventLoop::start(config, clock, (hub, transfer_links), node, shared, repairs);
     Ok(Some(Life { event_loop, log, checkpoints }))
 }
 

@@ -5,7 +5,7 @@
 use super::starting::Starting;
 use super::{DataDisk, MakeService, ReplicaConfig, RunError, Shutdown, give_up, panicked, threads};
 use crate::node::{self, Boot, BootError, Replayed};
-use perdura_durability::{Checkpoints, Expectation, Log, Options, storage};
+use perdura_durability::{Checkpoints, Expectation, Log, StorageOptions, storage};
 use perdura_execution::Asked;
 use perdura_protocol::{BootId, Digest, Scheme};
 use perdura_transport::{Hello, Hub};
@@ -90,7 +90,7 @@ impl Opening {
         let parameters = &config.parameters;
         let (usual_bytes, most_bytes) =
             (parameters.checkpoint_bytes, parameters.most_checkpoint_bytes());
-        let options = Options::for_checkpoints_of(usual_bytes, most_bytes);
+        let options = StorageOptions::for_checkpoints_of(usual_bytes, most_bytes);
         let opened = storage::open(disk, &expectation, &options)?;
         let boot_id = opened.boot;
         if stops() {

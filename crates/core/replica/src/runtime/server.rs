@@ -3,7 +3,7 @@
 //! Each member is a replica as any other, on threads of its own; they have nothing in common but what is here. One that ends for good
 //! (its disk is corrupt, its service panicked) takes no other with it: the server says so and goes on until all have ended.
 
-use super::board::Board;
+use super::endpoints::Endpoints;
 use super::http::{self, Served, Shared};
 use super::threads;
 use super::{RunError, Shutdown, most_sockets};
@@ -67,7 +67,7 @@ pub type Work = Box<dyn FnOnce(&Shutdown) -> Result<(), RunError> + Send>;
 /// See the module.
 pub struct Server {
     doorman: Doorman,
-    board: Arc<Board>,
+    endpoints: Arc<Endpoints>,
     groups: Vec<(PartitionId, ClusterId)>,
     shutdown: ServerShutdown,
     // Until its members have ended.
@@ -96,12 +96,12 @@ impl Server {
             doorman.limit_sockets(sockets);
         }
         let partitions = groups.iter().map(|(partition, _)| *partition);
-        let board = Arc::new(Board::new(id, partitions.clone(), lost_log_lines));
-        let served = || Served::All(Arc::clone(&board));
+        let endpoints = Arc::new(Endpoints::new(id, partitions.clone(), lost_log_lines));
+        let served = || Served::All(Arc::clone(&endpoints));
         let serving = http.map(|address| http::serve(address, served())).transpose()?;
         let shutdowns = partitions.map(|partition| (partition, Shutdown::new())).collect();
         let shutdown = ServerShutdown(Arc::new(shutdowns));
-        Ok(Server { doorman, board, groups, shutdown, serving })
+        Ok(Server { doorman, endpoints, groups, shutdown, serving })
     }
 
     /// What its member of `partition` is run with; none if it has none.
@@ -109,7 +109,7 @@ impl Server {
     pub fn member(&self, partition: PartitionId) -> Option<OnServer> {
         let (_, group) = self.groups.iter().find(|(own, _)| *own == partition)?;
         let seat = self.doorman.seat(*group)?;
-        let published = self.board.published(partition)?;
+        let published = self.endpoints.published(partition)?;
         Some(OnServer { seat, published, sharers: sharers(self.groups.len()) })
     }
 
@@ -128,8 +128,8 @@ impl Server {
         self,
         members: Vec<(PartitionId, Result<Work, String>)>,
     ) -> Result<Vec<(PartitionId, String)>, RunError> {
-        let Server { doorman, board, shutdown, serving: _serving, .. } = self;
-        let (own, of_doorman) = (Arc::clone(&board), shutdown.clone());
+        let Server { doorman, endpoints, shutdown, serving: _serving, .. } = self;
+        let (own, of_doorman) = (Arc::clone(&endpoints), shutdown.clone());
         std::thread::Builder::new()
             .name("doorman".into())
             .spawn(move || watch_the_door(doorman, &own, &of_doorman))?;
@@ -142,12 +142,12 @@ impl Server {
                 Ok(work) => work,
                 Err(why) => {
                     tracing::error!("partition {partition}: {why}");
-                    board.ended(partition, Some(why.clone()));
+                    endpoints.ended(partition, Some(why.clone()));
                     failures.push((partition, why));
                     continue;
                 }
             };
-            let board = Arc::clone(&board);
+            let endpoints = Arc::clone(&endpoints);
             let live = move || {
                 let ended = catch_unwind(AssertUnwindSafe(|| work(&asked)));
                 let ended = ended.unwrap_or(Err(RunError::Panicked("event loop")));
@@ -156,7 +156,7 @@ impl Server {
                     Some(why) => tracing::error!("this member has ended, the others go on: {why}"),
                     None => tracing::info!("this member has stopped"),
                 }
-                board.ended(partition, why.clone());
+                endpoints.ended(partition, why.clone());
                 why
             };
             running.push((partition, threads::spawn_first(partition, "loop", live)?));
@@ -176,14 +176,14 @@ fn sharers(members: usize) -> u64 {
 }
 
 /// Without a doorman nobody can connect: then the process had better end, and be started again.
-fn watch_the_door(mut doorman: Doorman, board: &Board, shutdown: &ServerShutdown) {
+fn watch_the_door(mut doorman: Doorman, endpoints: &Endpoints, shutdown: &ServerShutdown) {
     loop {
         if let Err(error) = doorman.turn(Instant::now(), None) {
             tracing::error!("no connection is accepted any more, so all members stop: {error}");
-            board.doorman_ended(error.to_string());
+            endpoints.doorman_ended(error.to_string());
             return shutdown.request();
         }
-        board.count(doorman.stats());
+        endpoints.count(doorman.stats());
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn group(number: u8) -> (PartitionId, ClusterId) {
         (PartitionId(number.into()), ClusterId([number; 16]))
@@ -202,7 +202,7 @@ mod tests {
     fn until(mut done: impl FnMut() -> bool) {
         let begun = Instant::now();
         while !done() {
-            assert!(begun.elapsed() < PATIENCE);
+            assert!(begun.elapsed() < TIMEOUT);
             std::thread::yield_now();
         }
     }
@@ -212,7 +212,7 @@ mod tests {
     fn members_that_end_take_no_other_with_them() {
         let groups = (0..5).map(group).collect();
         let server = Server::bind(7, "127.0.0.1:0", None, groups, Arc::default()).unwrap();
-        let (board, shutdown) = (Arc::clone(&server.board), server.shutdown());
+        let (endpoints, shutdown) = (Arc::clone(&server.endpoints), server.shutdown());
         let lasting = server.member(PartitionId(4)).unwrap();
         assert!(server.member(PartitionId(5)).is_none());
         let failing = || Err(RunError::Halted("the disk is full".to_owned()));
@@ -236,13 +236,13 @@ mod tests {
             "partition 3: stopped",
         ];
         until(|| {
-            let unwell = board.unwell();
+            let unwell = endpoints.unwell();
             unwell.len() == 4 && unwell.iter().zip(told).all(|(line, told)| line.starts_with(told))
         });
         assert!(!running.is_finished(), "one of them runs");
         let hindrance = shutdown.hindrance();
         assert!(hindrance.starts_with("partition 4: ") && !hindrance.contains("partition 3"));
-        assert!(Arc::ptr_eq(&lasting.published(), &board.published(PartitionId(4)).unwrap()));
+        assert!(Arc::ptr_eq(&lasting.published(), &endpoints.published(PartitionId(4)).unwrap()));
         shutdown.request();
         let failures = running.join().unwrap();
         assert_eq!(failures.iter().map(|(of, _)| of.0).collect::<Vec<_>>(), [0, 1, 2]);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Who has made no progress for so long does not start: its disk hangs, or its service.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Between two lines, of which the first comes when it has taken that long.
 const TELL: Duration = Duration::from_secs(5);
@@ -98,7 +98,7 @@ impl Starting {
         self.0.runs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it has come further within the last [`PATIENCE`]; who waits for others, and a service that restores its state, have all the time that
+    /// Whether it has come further within the last [`TIMEOUT`]; who waits for others, and a service that restores its state, have all the time that
     /// they take.
     pub fn goes_on(&self, now: Instant) -> bool {
         let asked = self.asked();
@@ -111,7 +111,7 @@ impl Starting {
         if seen.come != come || waits || restores {
             (seen.come, seen.since) = (come, now);
         }
-        now.saturating_duration_since(seen.since) < PATIENCE
+        now.saturating_duration_since(seen.since) < TIMEOUT
     }
 
     /// How far it has come, in words.

@@ -16,16 +16,16 @@ pub(super) const HANGS: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(500);
 
 thread_local! {
-    static PLACE: RefCell<Option<Arc<Place>>> = const { RefCell::new(None) };
+    static PLACE: RefCell<Option<Arc<WatchedThread>>> = const { RefCell::new(None) };
 }
 
 /// The threads of one replica.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch(Arc<Mutex<Vec<Arc<Place>>>>);
+pub(super) struct Watch(Arc<Mutex<Vec<Arc<WatchedThread>>>>);
 
 /// A thread.
 #[derive(Debug)]
-struct Place {
+struct WatchedThread {
     thread: &'static str,
     now: Mutex<Option<At>>,
 }
@@ -55,7 +55,7 @@ fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Watch {
     /// This thread is one of them while it holds what this gives.
     pub fn enter(&self, thread: &'static str) -> Here {
-        let place = Arc::new(Place { thread, now: Mutex::new(None) });
+        let place = Arc::new(WatchedThread { thread, now: Mutex::new(None) });
         locked(&self.0).push(Arc::clone(&place));
         PLACE.set(Some(place));
         Here(PhantomData)
@@ -65,7 +65,7 @@ impl Watch {
     pub fn busy(&self, now: Instant) -> Vec<Busy> {
         let mut places = locked(&self.0);
         places.retain(|place| Arc::strong_count(place) > 1);
-        let busy = |place: &Arc<Place>| {
+        let busy = |place: &Arc<WatchedThread>| {
             let At { what, since } = (*locked(&place.now))?;
             let took = now.saturating_duration_since(since);
             Some(Busy { thread: place.thread, what, took })

@@ -10,7 +10,7 @@ use perdura_protocol::{
     Batch, Command, Decode, Digest, Encode, Frame, Message, Outcome, PublicKey, ReplicaId, Scheme,
     SecretKey, SessionId, Slot, Time, View, limits,
 };
-use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer, Place, ReadBeside};
+use perdura_replica::node::{Boot, ExecutionMode, Input, Node, Now, Output, Peer, ReadBeside};
 use perdura_store::StoreCommand;
 use std::collections::VecDeque;
 
@@ -67,17 +67,17 @@ pub struct Follower {
 impl Follower {
     /// No boundary is near, unless `change` says so.
     pub fn new(change: impl FnOnce(Parameters) -> Parameters) -> Follower {
-        Follower::placed(Place::Inline, change)
+        Follower::placed(ExecutionMode::Inline, change)
     }
 
     /// One whose stage does nothing by itself, and has its machine.
     pub fn apart() -> Follower {
-        let mut follower = Follower::placed(Place::Apart, |parameters| parameters);
+        let mut follower = Follower::placed(ExecutionMode::Apart, |parameters| parameters);
         follower.work(1);
         follower
     }
 
-    fn placed(place: Place, change: impl FnOnce(Parameters) -> Parameters) -> Follower {
+    fn placed(place: ExecutionMode, change: impl FnOnce(Parameters) -> Parameters) -> Follower {
         let clients = vec![("client".into(), client())];
         let boot = common::boot(1, Scheme::KeyedHash, (1, 0), clients);
         let parameters = change(Parameters {

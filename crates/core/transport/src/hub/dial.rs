@@ -53,7 +53,7 @@ pub(super) struct Member {
     pub(super) attempts: usize,
     pub(super) backoff: Backoff,
     /// How long the next attempt may take.
-    pub(super) patience: Duration,
+    pub(super) dial_timeout: Duration,
     pub(super) last_failure: Option<String>,
     /// Since when the link is up, and how many of them in a row broke soon, without a word.
     up_since: Option<Instant>,
@@ -71,7 +71,7 @@ impl Member {
             look_again: None,
             attempts: 0,
             backoff,
-            patience: DIAL_TIME_FIRST,
+            dial_timeout: DIAL_TIME_FIRST,
             last_failure: None,
             up_since: None,
             broken: 0,
@@ -85,7 +85,7 @@ impl Member {
         self.next_attempt = None;
         self.last_failure = None;
         self.backoff.reset();
-        self.patience = DIAL_TIME_FIRST;
+        self.dial_timeout = DIAL_TIME_FIRST;
         self.link.replace(place)
     }
 
@@ -194,7 +194,7 @@ impl Hub {
         let address = self.resolver.address(&member.address.address, attempt)?;
         let link = Link::dial(&self.identity, key, &self.hello, Bounds::REPLICA)?;
         let stream = connect(address, member.broken >= BROKEN_TIMES)?;
-        let deadline = self.now + member.patience;
+        let deadline = self.now + member.dial_timeout;
         let place = self.enter(stream, link, address, Some(id), deadline)?;
         if let Some(member) = self.members.get_mut(&id) {
             member.dialing = Some(place);
@@ -223,7 +223,7 @@ impl Hub {
         }
         member.last_failure = Some(text);
         if matches!(error, LinkError::Expired) {
-            member.patience = (2 * member.patience).min(HANDSHAKE_TIME);
+            member.dial_timeout = (2 * member.dial_timeout).min(HANDSHAKE_TIME);
         }
         let pause = member.backoff.next_pause();
         member.next_attempt = Some(self.now + pause);

@@ -166,25 +166,25 @@ impl Queue {
 /// A connection's ticket: in which queue it is, and since when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ticket {
-    kind: Kind,
+    kind: PeerClass,
     arrival: u64,
 }
 
 impl Ticket {
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> PeerClass {
         self.kind
     }
 }
 
 /// From where a connection comes; lower is served first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum PeerClass {
     Member,
     Known,
     Stranger,
 }
 
-pub(super) const KINDS: [Kind; 3] = [Kind::Member, Kind::Known, Kind::Stranger];
+pub(super) const KINDS: [PeerClass; 3] = [PeerClass::Member, PeerClass::Known, PeerClass::Stranger];
 
 /// Who has to go for another one.
 #[derive(Debug)]
@@ -223,21 +223,21 @@ impl Door {
         }
     }
 
-    fn queue(&mut self, kind: Kind) -> &mut Queue {
+    fn queue(&mut self, kind: PeerClass) -> &mut Queue {
         match kind {
-            Kind::Member => &mut self.members,
-            Kind::Known => &mut self.known,
-            Kind::Stranger => &mut self.strangers,
+            PeerClass::Member => &mut self.members,
+            PeerClass::Known => &mut self.known,
+            PeerClass::Stranger => &mut self.strangers,
         }
     }
 
-    fn kind(&self, network: Network) -> Kind {
+    fn kind(&self, network: Network) -> PeerClass {
         if self.of_members.contains(&network) {
-            Kind::Member
+            PeerClass::Member
         } else if self.admitted.contains_key(&network) {
-            Kind::Known
+            PeerClass::Known
         } else {
-            Kind::Stranger
+            PeerClass::Stranger
         }
     }
 

@@ -9,7 +9,7 @@
 //! - Nothing is decrypted here, and no key is looked at.
 
 use super::connection::Connections;
-use super::door::{Door, KINDS, Kind, Ticket};
+use super::door::{Door, KINDS, PeerClass, Ticket};
 use super::first_record::FirstRecord;
 use super::{ACCEPT_PAUSE, BindError, EVENTS_PER_POLL, LISTENER, LONGEST_WAIT};
 use crate::bounds::{
@@ -131,7 +131,7 @@ impl Seat {
     }
 
     /// Whether the hub will have it.
-    fn hand(&self, kind: Kind, stream: TcpStream, address: SocketAddr) -> bool {
+    fn hand(&self, kind: PeerClass, stream: TcpStream, address: SocketAddr) -> bool {
         let mut inner = self.inner();
         let Some(waker) = inner.waker.clone() else { return false };
         let places = inner.places;

@@ -47,7 +47,7 @@ use doorman::{Source, listen_on};
 pub use hand_over::Handed;
 use mio::{Events, Interest, Poll, Token, Waker};
 use perdura_protocol::{BootId, ClusterId, Digest, Lane, PublicKey, ReplicaId, SecretKey};
-use resolver::Resolver;
+use resolver::NameResolver;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -266,7 +266,7 @@ pub struct Hub {
     clients_inbound_bytes: usize,
     events: Vec<HubEvent>,
     stats: Stats,
-    resolver: Resolver,
+    resolver: NameResolver,
 }
 
 impl Hub {
@@ -370,7 +370,7 @@ impl Hub {
             clients_inbound_bytes: 0,
             events: Vec::new(),
             stats: Stats::default(),
-            resolver: Resolver::new(),
+            resolver: NameResolver::new(),
         })
     }
 

@@ -29,21 +29,21 @@ struct Name {
 
 /// The names of a group's replicas, so there are few, and one thread for each at most.
 #[derive(Debug)]
-pub(super) struct Resolver {
+pub(super) struct NameResolver {
     lookup: Lookup,
     names: Arc<Mutex<BTreeMap<String, Name>>>,
 }
 
-impl Resolver {
-    pub(super) fn new() -> Resolver {
-        Resolver::with(tcp::addresses)
+impl NameResolver {
+    pub(super) fn new() -> NameResolver {
+        NameResolver::with(tcp::addresses)
     }
 
-    fn with(lookup: Lookup) -> Resolver {
-        Resolver { lookup, names: Arc::default() }
+    fn with(lookup: Lookup) -> NameResolver {
+        NameResolver { lookup, names: Arc::default() }
     }
 
-    /// Looks it up anew, unless that is under way: what [`Resolver::has_answered`] is asked. None if it is numeric, or no thread is to be had.
+    /// Looks it up anew, unless that is under way: what [`NameResolver::has_answered`] is asked. None if it is numeric, or no thread is to be had.
     pub(super) fn look(&self, host_port: &str) -> Option<u64> {
         if host_port.parse::<SocketAddr>().is_ok() {
             return None;
@@ -156,7 +156,7 @@ mod tests {
             "none:1" => Err(io::Error::other("no such name")),
             _ => Ok(vec![([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 1).into()]),
         };
-        let resolver = Resolver::with(lookup);
+        let resolver = NameResolver::with(lookup);
         assert_eq!(resolver.address("10.0.0.7:5", 0).unwrap(), ([10, 0, 0, 7], 5).into());
         for _ in 0..10 {
             let told = resolver.address("hangs:1", 0).unwrap_err().to_string();
@@ -181,7 +181,7 @@ mod tests {
             let host = if MOVED.load(Ordering::SeqCst) { 2 } else { 1 };
             Ok(vec![([10, 0, 0, host], 1).into()])
         };
-        let resolver = Resolver::with(lookup);
+        let resolver = NameResolver::with(lookup);
         assert_eq!(resolver.look("10.0.0.7:5"), None);
         let ask = || {
             let question = resolver.look("moves:1").unwrap();

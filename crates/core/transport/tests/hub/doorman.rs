@@ -45,7 +45,7 @@ impl Server {
     fn until(&mut self, mut done: impl FnMut(&mut Server) -> bool) {
         while !done(self) {
             self.turn();
-            assert!(self.start.elapsed() < PATIENCE, "{:?}", self.doorman.stats());
+            assert!(self.start.elapsed() < TIMEOUT, "{:?}", self.doorman.stats());
         }
     }
 
@@ -100,7 +100,7 @@ impl Server {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error.into()),
             }
-            assert!(self.start.elapsed() < PATIENCE, "{:?}", self.doorman.stats());
+            assert!(self.start.elapsed() < TIMEOUT, "{:?}", self.doorman.stats());
         }
     }
 

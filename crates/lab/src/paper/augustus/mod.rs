@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 use store::{Store, Wanted};
-use workload::{Draw, KINDS, Kind, Ranges};
+use workload::{Draw, KINDS, Ranges, TransactionKind};
 
 /// What all of them are told.
 #[derive(Args)]
@@ -70,7 +70,7 @@ impl Common {
         self.rounds.unwrap_or(if self.full { 3 } else { 1 })
     }
 
-    fn keys(&self, kind: &Kind) -> u64 {
+    fn keys(&self, kind: &TransactionKind) -> u64 {
         let few = if kind.value_size > 4 { 50_000 } else { 300_000 };
         self.keys.unwrap_or(if self.full { kind.keys } else { few })
     }
@@ -109,8 +109,8 @@ pub struct Mixes {
     #[command(flatten)]
     common: Common,
     /// Rows of the paper's table 3 [default: A,B,C,D, in augustus-table4 A,B]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = Kind::parse)]
-    workloads: Vec<Kind>,
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = TransactionKind::parse)]
+    workloads: Vec<TransactionKind>,
     /// Numbers of partitions [default: 1,2,4, with --full 1,2,4,8; in augustus-table4 without 1]
     #[arg(long, value_name = "P,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     partitions: Vec<u16>,
@@ -125,8 +125,8 @@ pub struct Byzantine {
     #[command(flatten)]
     common: Common,
     /// Rows of the paper's table 3
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "A,C", value_parser = Kind::parse)]
-    workloads: Vec<Kind>,
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "A,C", value_parser = TransactionKind::parse)]
+    workloads: Vec<TransactionKind>,
     /// Partitions, at least 2
     #[arg(long, value_name = "P", default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
     partitions: u16,
@@ -276,8 +276,8 @@ pub fn mixes(experiment: Experiment, program: PathBuf, options: &Mixes) -> Resul
 }
 
 /// Workloads that have the same entries, together.
-fn of_a_store(kinds: &[Kind]) -> Vec<Vec<Kind>> {
-    let mut all: Vec<Vec<Kind>> = Vec::new();
+fn of_a_store(kinds: &[TransactionKind]) -> Vec<Vec<TransactionKind>> {
+    let mut all: Vec<Vec<TransactionKind>> = Vec::new();
     for kind in kinds {
         match all.iter_mut().find(|of| of[0].value_size == kind.value_size) {
             Some(of) => of.push(*kind),
@@ -291,7 +291,7 @@ fn of_a_store(kinds: &[Kind]) -> Vec<Vec<Kind>> {
 async fn loaded(
     live: &Live,
     wanted: &Wanted<'_>,
-    of: &[Kind],
+    of: &[TransactionKind],
     common: &Common,
 ) -> Result<(Store, Rc<Draw>)> {
     let kind = of[0];

@@ -124,7 +124,7 @@ pub fn table(experiment: Experiment, points: &[Point]) -> String {
             number(point.figure("commands_per_slot"), 1),
             number(point.figure("aborts_percent"), 2),
             or_dash(aborts_in_paper(point)),
-            number(point.figure("rescued"), 0),
+            number(point.figure("ended_for_others"), 0),
             number(point.figure("errors"), 0),
         ]);
     }

@@ -100,7 +100,8 @@ fn counters(store: &Store) -> [u64; 4] {
     for client in &store.clients {
         let StoreClient::Partitioned(transactions) = client else { continue };
         let of = transactions.counters();
-        let counts = [of.conflicts + of.changed, of.unreachable, of.unaffordable, of.rescued];
+        let counts =
+            [of.conflicts + of.changed, of.unreachable, of.unaffordable, of.ended_for_others];
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     sums
@@ -149,7 +150,7 @@ pub async fn measure(store: &Store, demand: &Demand, liars: Option<Liars>) -> Re
     let passed = |index: usize| counts[index] - counted[index];
     let mut figures = between(&before, &after, tally.committed);
     of_tally(&tally, &mut figures);
-    let [conflicts, unreachable, unaffordable, rescued] = [0, 1, 2, 3].map(passed);
+    let [conflicts, unreachable, unaffordable, ended_for_others] = [0, 1, 2, 3].map(passed);
     let aborts = conflicts + unreachable + unaffordable;
     let attempts = tally.latency_us.len() as u64 + aborts;
     let seconds = figures["seconds"];
@@ -160,7 +161,7 @@ pub async fn measure(store: &Store, demand: &Demand, liars: Option<Liars>) -> Re
         ("aborts_by_conflict", conflicts),
         ("aborts_by_reach", unreachable),
         ("aborts_by_cap_or_room", unaffordable),
-        ("rescued", rescued),
+        ("ended_for_others", ended_for_others),
         ("liars_prepared", lied[0]),
         ("liars_voted_down", lied[1]),
         ("liars_unheard", lied[2]),

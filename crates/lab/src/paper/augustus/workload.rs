@@ -20,7 +20,7 @@ const RANGE_ENTRIES: u32 = 10;
 
 /// A row of the paper's table 3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kind {
+pub struct TransactionKind {
     /// A to D.
     pub name: &'static str,
     /// Keys that it reads, an even number.
@@ -39,21 +39,21 @@ const fn kind(
     writes: usize,
     value_size: usize,
     keys: u64,
-) -> Kind {
-    Kind { name, reads, writes, value_size, keys }
+) -> TransactionKind {
+    TransactionKind { name, reads, writes, value_size, keys }
 }
 
 /// All of them.
-pub const KINDS: [Kind; 4] = [
+pub const KINDS: [TransactionKind; 4] = [
     kind("A", 4, 4, 4, 3_000_000),
     kind("B", 2, 2, 1024, 1_000_000),
     kind("C", 8, 0, 4, 3_000_000),
     kind("D", 4, 0, 1024, 1_000_000),
 ];
 
-impl Kind {
+impl TransactionKind {
     /// The one with this name.
-    pub fn parse(name: &str) -> Result<Kind, String> {
+    pub fn parse(name: &str) -> Result<TransactionKind, String> {
         let found = KINDS.into_iter().find(|kind| kind.name == name);
         found.ok_or_else(|| "give some of A, B, C and D".to_owned())
     }
@@ -86,7 +86,7 @@ impl Draw {
     }
 
     /// A transaction of this kind: over two partitions with a chance of so many in a hundred, else in one.
-    pub fn transaction(&self, kind: &Kind, global_percent: u8) -> Transaction {
+    pub fn transaction(&self, kind: &TransactionKind, global_percent: u8) -> Transaction {
         let is_global = self.below(100) < usize::from(global_percent);
         let first = self.below(self.of.len());
         let second = match is_global && self.of.len() > 1 {

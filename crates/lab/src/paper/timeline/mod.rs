@@ -62,7 +62,7 @@ impl Scene {
 
 /// How it is measured.
 #[derive(Args)]
-pub struct Options {
+pub struct TimelineOptions {
     #[command(flatten)]
     pub bounds: Bounds,
     /// Size of the state, MB (of 10^6 bytes); the paper has 500 and 1000
@@ -112,7 +112,7 @@ pub struct Options {
 #[derive(Args)]
 pub struct RecoveryOptions {
     #[command(flatten)]
-    options: Options,
+    options: TimelineOptions,
     /// Ways of transfer to compare: collaborative, single-sender [default: both]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_transfer)]
     transfers: Vec<StateTransfer>,
@@ -141,7 +141,7 @@ impl Variant {
     }
 }
 
-impl Options {
+impl TimelineOptions {
     /// After how much data a replica's checkpoint is due.
     fn checkpoint_mib(&self) -> u64 {
         const MIB: u64 = 1024 * 1024;
@@ -174,7 +174,7 @@ impl Options {
 }
 
 /// What clients see while checkpoints are stored.
-pub fn checkpoints(program: PathBuf, options: &Options) -> Result<ExitCode> {
+pub fn checkpoints(program: PathBuf, options: &TimelineOptions) -> Result<ExitCode> {
     run(Scene::Checkpoints, program, options, &[StateTransfer::default()])
 }
 
@@ -190,7 +190,7 @@ pub fn recovery(program: PathBuf, options: &RecoveryOptions) -> Result<ExitCode>
 fn run(
     scene: Scene,
     program: PathBuf,
-    options: &Options,
+    options: &TimelineOptions,
     transfers: &[StateTransfer],
 ) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
@@ -227,7 +227,7 @@ fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(scene: Scene, options: &Options, kind: &str, text: &str) -> Result<()> {
+fn write(scene: Scene, options: &TimelineOptions, kind: &str, text: &str) -> Result<()> {
     let path = options.out.join(format!("{}.{kind}", scene.name()));
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     say!("{}", path.display());

@@ -1,7 +1,7 @@
 //! What was found over time: a table for people, JSON for programs.
 
 use super::run::Course;
-use super::{Options, Scene, Variant, WINDOW_S};
+use super::{Scene, TimelineOptions, Variant, WINDOW_S};
 use perdura_cli::status::aligned;
 use perdura_protocol::Faults;
 use serde_json::{Value, json};
@@ -227,7 +227,12 @@ fn of_course(scene: Scene, round: u32, course: &Course) -> Value {
 }
 
 /// All of it.
-pub fn json(scene: Scene, faults: Faults, options: &Options, courses: &[(u32, Course)]) -> Value {
+pub fn json(
+    scene: Scene,
+    faults: Faults,
+    options: &TimelineOptions,
+    courses: &[(u32, Course)],
+) -> Value {
     let runs = courses.iter().map(|(round, course)| of_course(scene, *round, course));
     let medians = medians(courses).into_iter().map(|(variant, figures)| {
         let named: serde_json::Map<String, Value> = NAMES

@@ -1,7 +1,7 @@
 //! One run: a new cluster, a state, a load in an open loop, and what happens meanwhile.
 
 use super::checkpoints::{self, GivenUp, Stored, second_of_day};
-use super::{Options, SPAN_S, Scene, Variant, WINDOW_S};
+use super::{SPAN_S, Scene, TimelineOptions, Variant, WINDOW_S};
 use crate::paper::measure::{LOADING, SESSION_CALLERS};
 use anyhow::{Context, Result, anyhow, ensure};
 use perdura_cli::bench::live::{Guard, Live, Made};
@@ -188,7 +188,7 @@ pub fn run(
     faults: Faults,
     variant: Variant,
     rate: Option<f64>,
-    options: &Options,
+    options: &TimelineOptions,
 ) -> Result<Course> {
     let Variant { schedule, transfer } = variant;
     let tuning = Tuning::for_checkpoints(schedule, options.checkpoint_mib());
@@ -205,7 +205,7 @@ struct One<'a> {
     scene: Scene,
     variant: Variant,
     rate: Option<f64>,
-    options: &'a Options,
+    options: &'a TimelineOptions,
     guard: &'a Guard,
     cluster: &'a Cluster,
     key: &'a KeyFile,
@@ -317,7 +317,8 @@ impl One<'_> {
     /// The last of those who do not lead.
     async fn follower(&self) -> Result<usize> {
         let reports = ask(self.cluster).await?;
-        let follower = |report: &&Result<status::Report>| report.as_ref().is_ok_and(|r| !r.leader);
+        let follower =
+            |report: &&Result<status::StatusReport>| report.as_ref().is_ok_and(|r| !r.leader);
         let follower = reports.iter().rfind(follower).context("no replica follows")?;
         Ok(usize::from(follower.as_ref().map_err(|error| anyhow!("{error:#}"))?.id))
     }
@@ -360,9 +361,9 @@ impl One<'_> {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let reports = ask(self.cluster).await?;
             let executed =
-                |report: &Result<status::Report>| report.as_ref().map_or(0, |r| r.executed);
+                |report: &Result<status::StatusReport>| report.as_ref().map_or(0, |r| r.executed);
             let newest = reports.iter().map(executed).max().unwrap_or_default();
-            let back = |report: &Result<status::Report>| {
+            let back = |report: &Result<status::StatusReport>| {
                 let is_near = executed(report) + NEAR >= newest;
                 is_near && report.as_ref().is_ok_and(|report| report.state == "active")
             };
@@ -399,7 +400,7 @@ async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>
 }
 
 /// Off this thread, on which the callers are.
-async fn ask(cluster: &Cluster) -> Result<Vec<Result<status::Report>>> {
+async fn ask(cluster: &Cluster) -> Result<Vec<Result<status::StatusReport>>> {
     let cluster = cluster.clone();
     Ok(tokio::task::spawn_blocking(move || status::ask_all(&cluster)).await?)
 }

@@ -2,7 +2,7 @@
 //! there afterwards.
 
 use super::{Injected, Scene};
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::network::{Party, Rules};
 use anyhow::Result;
 use perdura_adversary::Random;
@@ -18,15 +18,15 @@ fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {
 }
 
 /// Does it.
-pub(super) fn strike(scene: &Scene, kind: Kind, random: &mut Random) -> Result<Injected> {
+pub(super) fn strike(scene: &Scene, kind: FaultKind, random: &mut Random) -> Result<Injected> {
     let n = scene.cluster.hosts.len();
     let order = shuffled(n, random);
     let more_than_u = scene.cluster.faults.u() + 1;
     let some = more_than_u + random.below((n - more_than_u + 1) as u64) as usize;
     Injected::fired(match kind {
-        Kind::KillAll => kill(scene, &order, random)?,
-        Kind::KillMajority => kill(scene, &order[..some], random)?,
-        Kind::PauseAll => pause(scene, &order, random)?,
+        FaultKind::KillAll => kill(scene, &order, random)?,
+        FaultKind::KillMajority => kill(scene, &order[..some], random)?,
+        FaultKind::PauseAll => pause(scene, &order, random)?,
         _ => cut(scene, &order, random),
     })
 }

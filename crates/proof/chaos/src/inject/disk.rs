@@ -2,7 +2,7 @@
 
 use super::{Injected, Scene};
 use crate::cluster::Host;
-use crate::watch::Report;
+use crate::watch::ReplicaReport;
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -128,7 +128,7 @@ pub(super) fn start_or_replace(scene: &Scene, victim: usize) -> Result<String> {
     let host = scene.host(victim);
     let (length, since) = (host.log_length(), Instant::now());
     scene.cluster.start_doubtful(victim)?;
-    let starts = |said: &Report| host.is_server() && said.state == "starting";
+    let starts = |said: &ReplicaReport| host.is_server() && said.state == "starting";
     let answers = || {
         let said = scene.watch.all(victim, since).filter(|said| !said.iter().any(starts));
         said.and_then(|_| ended_members(scene, victim, since)).map(Ok)

@@ -25,7 +25,7 @@ const KILLED: usize = 5;
 const WAITERS: usize = 6;
 
 /// Each has an answer within this time, on a busy machine too.
-const PATIENCE: &str = "60s";
+const TIMEOUT: &str = "60s";
 
 /// The space of theirs.
 const SPACE: &str = "fleet";
@@ -43,7 +43,7 @@ struct Fleet<'a> {
 impl Fleet<'_> {
     fn command(&self, of: &str, what: &str, arguments: &[&str]) -> Command {
         let mut command = self.scene.cluster.client_command(of, what);
-        command.args(["--timeout", PATIENCE]).args(arguments);
+        command.args(["--timeout", TIMEOUT]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

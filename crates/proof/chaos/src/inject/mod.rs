@@ -19,7 +19,7 @@ pub use taken_back::OLDER;
 
 use crate::cluster::{Cluster, Host};
 use crate::course::Course;
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::load::Load;
 use crate::network::Network;
 use crate::service::Service;
@@ -90,39 +90,42 @@ impl Drop for Scene {
 
 impl Scene {
     /// Does it to one replica.
-    pub fn strike(&self, kind: Kind, whom: Victim, random: &mut Random) -> Result<Injected> {
+    pub fn strike(&self, kind: FaultKind, whom: Victim, random: &mut Random) -> Result<Injected> {
         let victim = whom.host;
         match kind {
-            Kind::Kill | Kind::KillLeader => process::kill(self, victim, random),
-            Kind::Restart => process::restart(self, victim, random),
-            Kind::Pause | Kind::PauseLeader => process::pause(self, victim, random),
-            Kind::FullDisk => disk::full(self, victim),
-            Kind::FsyncError => disk::fsync_error(self, victim),
-            Kind::LogRot => rot::under_stopped(self, whom, rot::What::Log, random),
-            Kind::CheckpointRot => rot::under_stopped(self, whom, rot::What::Checkpoint, random),
-            Kind::RunningRot => rot::under_running(self, whom, random),
-            Kind::MemoryRot => memory::rot(self, whom),
-            Kind::Liar => liar::lie(self, victim, random),
-            Kind::LostDisk => disk::lost(self, victim),
-            Kind::TakenBack => taken_back::taken_back(self, whom, random),
-            Kind::ClockJump => clock::jump(self, victim, random),
-            Kind::Unheard => surroundings::unheard(self, victim, random),
-            Kind::FewFiles => surroundings::few_files(self, victim, random),
-            Kind::Strangers => surroundings::strangers(self, random),
-            Kind::Fleet => fleet::come_and_go(self, random),
-            Kind::Delay
-            | Kind::Loss
-            | Kind::Throttle
-            | Kind::OneWayCut
-            | Kind::Isolation
-            | Kind::IsolateLeader
-            | Kind::Corruption => network::rules(self, kind, whom, random),
-            Kind::Flapping => network::flapping(self, victim, random),
-            Kind::Reset => network::reset(self, victim, random),
-            Kind::HalfOpen => network::half_open(self, victim, random),
-            Kind::KillAll | Kind::KillMajority | Kind::CutMajority | Kind::PauseAll => {
-                disaster::strike(self, kind, random)
+            FaultKind::Kill | FaultKind::KillLeader => process::kill(self, victim, random),
+            FaultKind::Restart => process::restart(self, victim, random),
+            FaultKind::Pause | FaultKind::PauseLeader => process::pause(self, victim, random),
+            FaultKind::FullDisk => disk::full(self, victim),
+            FaultKind::FsyncError => disk::fsync_error(self, victim),
+            FaultKind::LogRot => rot::under_stopped(self, whom, rot::What::Log, random),
+            FaultKind::CheckpointRot => {
+                rot::under_stopped(self, whom, rot::What::Checkpoint, random)
             }
+            FaultKind::RunningRot => rot::under_running(self, whom, random),
+            FaultKind::MemoryRot => memory::rot(self, whom),
+            FaultKind::Liar => liar::lie(self, victim, random),
+            FaultKind::LostDisk => disk::lost(self, victim),
+            FaultKind::TakenBack => taken_back::taken_back(self, whom, random),
+            FaultKind::ClockJump => clock::jump(self, victim, random),
+            FaultKind::Unheard => surroundings::unheard(self, victim, random),
+            FaultKind::FewFiles => surroundings::few_files(self, victim, random),
+            FaultKind::Strangers => surroundings::strangers(self, random),
+            FaultKind::Fleet => fleet::come_and_go(self, random),
+            FaultKind::Delay
+            | FaultKind::Loss
+            | FaultKind::Throttle
+            | FaultKind::OneWayCut
+            | FaultKind::Isolation
+            | FaultKind::IsolateLeader
+            | FaultKind::Corruption => network::rules(self, kind, whom, random),
+            FaultKind::Flapping => network::flapping(self, victim, random),
+            FaultKind::Reset => network::reset(self, victim, random),
+            FaultKind::HalfOpen => network::half_open(self, victim, random),
+            FaultKind::KillAll
+            | FaultKind::KillMajority
+            | FaultKind::CutMajority
+            | FaultKind::PauseAll => disaster::strike(self, kind, random),
         }
     }
 

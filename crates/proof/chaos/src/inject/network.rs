@@ -2,7 +2,7 @@
 //! themselves, so that this replica alone counts as failed.
 
 use super::{Injected, Scene, Victim};
-use crate::faults::Kind;
+use crate::faults::FaultKind;
 use crate::network::{Party, Rules, Side};
 use anyhow::{Result, bail};
 use perdura_adversary::Random;
@@ -13,7 +13,7 @@ fn everybody(scene: &Scene, victim: usize) -> Vec<Party> {
     all.into_iter().filter(|one| *one != Party::Replica(victim)).collect()
 }
 
-/// Whom the replica has trouble with: all others, some, or replicas only.
+/// Whom the replica is disrupted towards: all others, some, or replicas only.
 fn others(scene: &Scene, victim: usize, random: &mut Random) -> (Vec<Party>, &'static str) {
     let all = everybody(scene, victim);
     let replicas = || all.iter().copied().filter(|one| matches!(one, Party::Replica(_)));
@@ -28,32 +28,32 @@ fn others(scene: &Scene, victim: usize, random: &mut Random) -> (Vec<Party>, &'s
 }
 
 /// Which ways: towards the victim, from it.
-fn ways(kind: Kind, random: &mut Random) -> (bool, bool, &'static str) {
+fn ways(kind: FaultKind, random: &mut Random) -> (bool, bool, &'static str) {
     match random.below(2) {
-        _ if kind != Kind::OneWayCut => (true, true, "between"),
+        _ if kind != FaultKind::OneWayCut => (true, true, "between"),
         0 => (true, false, "towards it from"),
         _ => (false, true, "from it towards"),
     }
 }
 
-fn drawn(kind: Kind, random: &mut Random) -> (Rules, String) {
+fn drawn(kind: FaultKind, random: &mut Random) -> (Rules, String) {
     let rules = Rules::default();
     match kind {
-        Kind::Delay => {
+        FaultKind::Delay => {
             let delay = random.between(2, 400);
             let (delay, jitter) = (Duration::from_millis(delay), Duration::from_millis(delay / 2));
             (Rules { delay, jitter, ..rules }, format!("{delay:?} later"))
         }
-        Kind::Loss => {
+        FaultKind::Loss => {
             let loss_per_mille = random.between(10, 300) as u32;
             (Rules { loss_per_mille, ..rules }, format!("{}% lost", loss_per_mille / 10))
         }
-        Kind::Throttle => {
+        FaultKind::Throttle => {
             let bytes_per_second = random.between(2, 64) * 1024;
             let text = format!("{} KiB/s", bytes_per_second / 1024);
             (Rules { bytes_per_second, ..rules }, text)
         }
-        Kind::Corruption => {
+        FaultKind::Corruption => {
             let corrupt_per_mille = random.between(5, 200) as u32;
             let text = format!("a byte changed in {}% of pieces", corrupt_per_mille as f64 / 10.0);
             (Rules { corrupt_per_mille, ..rules }, text)
@@ -68,13 +68,13 @@ const LED_ANEW: Duration = Duration::from_secs(30);
 /// Rules for a while.
 pub(super) fn rules(
     scene: &Scene,
-    kind: Kind,
+    kind: FaultKind,
     whom: Victim,
     random: &mut Random,
 ) -> Result<Injected> {
     let victim = whom.host;
     let (others, who) = match kind {
-        Kind::IsolateLeader => (everybody(scene, victim), "everybody"),
+        FaultKind::IsolateLeader => (everybody(scene, victim), "everybody"),
         _ => others(scene, victim, random),
     };
     let (towards, from, which) = ways(kind, random);
@@ -94,7 +94,7 @@ pub(super) fn rules(
     let before = affected();
     directions.iter().for_each(|way| way.set(rules));
     let since = Instant::now();
-    let led = if kind == Kind::IsolateLeader {
+    let led = if kind == FaultKind::IsolateLeader {
         let led = view_led(scene, whom, since);
         scene.hold(3_000, 10_000, random);
         led
@@ -112,7 +112,7 @@ pub(super) fn rules(
     }
     let count = affected() - before;
     let detail = format!("{what}, {which} {who}, {seconds:.1} s, {count} pieces");
-    Ok(Injected::new(detail, count > 0 && (led.is_some() || kind != Kind::IsolateLeader)))
+    Ok(Injected::new(detail, count > 0 && (led.is_some() || kind != FaultKind::IsolateLeader)))
 }
 
 /// The view that the victim leads, as it says when asked after `since`. None if it was replaced before it was struck.

@@ -85,7 +85,7 @@ impl Lost {
 
 /// Bytes of a file that are in use, in one part or two.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
+struct UsedBytes {
     file: PathBuf,
     parts: [Range<u64>; 2],
     lost: Lost,
@@ -112,9 +112,9 @@ fn number(file: &Path) -> Option<u64> {
 
 /// The groups of the log's present use, ascending. What an earlier use left behind means nothing any
 /// more.
-fn groups(data: &Path) -> Vec<Place> {
+fn groups(data: &Path) -> Vec<UsedBytes> {
     let mut disk = FileDisk::read_only(&data.join("log"));
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<UsedBytes> = Vec::new();
     for file in candidates(data, "log") {
         let (Some(use_number), Some(name)) = (number(&file), file.file_name()) else { continue };
         let after = places.last().and_then(|place| number(&place.file));
@@ -128,7 +128,7 @@ fn groups(data: &Path) -> Vec<Place> {
             LogItem::Group { offset, bytes, number, .. } if present => {
                 let parts = [offset..offset + GROUP_HEADER + u64::from(bytes), 0..0];
                 let lost = Lost::Group(number);
-                of_file.push(Place { file: file.clone(), parts, lost, certain: true });
+                of_file.push(UsedBytes { file: file.clone(), parts, lost, certain: true });
             }
             _ => {}
         });
@@ -141,7 +141,7 @@ fn groups(data: &Path) -> Vec<Place> {
 }
 
 /// Files of checkpoints, and what the newest state has in those that are not its own.
-fn states(data: &Path) -> Result<Vec<Place>> {
+fn states(data: &Path) -> Result<Vec<UsedBytes>> {
     let superblock = read_superblock(&mut FileDisk::read_only(data))?;
     let Some(newest) = superblock.and_then(|superblock| superblock.checkpoint()) else {
         return Ok(Vec::new());
@@ -153,7 +153,7 @@ fn states(data: &Path) -> Result<Vec<Place>> {
     for file in &files {
         let Some(slot) = number(file) else { continue };
         let (parts, lost) = (parts(file)?, Lost::State(slot));
-        places.push(Place { file: file.clone(), parts, lost, certain: slot == newest });
+        places.push(UsedBytes { file: file.clone(), parts, lost, certain: slot == newest });
     }
     let disk = FileDisk::read_only(&data.join("checkpoint"));
     // One that does not verify is damaged already, and will be found so whatever else is done.
@@ -162,7 +162,7 @@ fn states(data: &Path) -> Result<Vec<Place>> {
         let Some(file) = of_slot(place.file.0) else { return };
         let (bytes, lost) = (u64::from(place.bytes), Lost::State(newest));
         let parts = [place.offset..place.offset + bytes, 0..0];
-        places.push(Place { file: file.clone(), parts, lost, certain: true });
+        places.push(UsedBytes { file: file.clone(), parts, lost, certain: true });
     });
     Ok(places)
 }
@@ -209,19 +209,19 @@ fn flip(file: &Path, parts: &[Range<u64>], random: &mut Random) -> Result<u64> {
 
 /// Where one to three bits flip, each in a file of its own, so that no two of them hit a group of the
 /// log and the mark that says that it was flushed. The newest file is hit most often.
-fn choose(mut places: Vec<Place>, random: &mut Random) -> Vec<Place> {
-    let mut chosen: Vec<Place> = Vec::new();
+fn choose(mut places: Vec<UsedBytes>, random: &mut Random) -> Vec<UsedBytes> {
+    let mut chosen: Vec<UsedBytes> = Vec::new();
     let certain = random.percent(CERTAIN);
     for _ in 0..random.between(1, 3) {
         let first = certain && chosen.is_empty();
-        let fits = |place: &&Place| (!first || place.certain) && bytes_in(&place.parts) > 0;
+        let fits = |place: &&UsedBytes| (!first || place.certain) && bytes_in(&place.parts) > 0;
         let mut files: Vec<&PathBuf> =
             places.iter().filter(fits).map(|place| &place.file).collect();
         files.sort();
         files.dedup();
         let Some(last) = files.last() else { break };
         let file = if random.percent(60) { *last } else { *random.pick(&files) };
-        let of_file: Vec<&Place> =
+        let of_file: Vec<&UsedBytes> =
             places.iter().filter(fits).filter(|place| place.file == *file).collect();
         let place = (*random.pick(&of_file)).clone();
         places.retain(|other| other.file != place.file);
@@ -248,7 +248,7 @@ pub(super) fn under_stopped(
     };
     let chosen = choose(places, random);
     let mut flipped = Vec::new();
-    for Place { file, parts, .. } in &chosen {
+    for UsedBytes { file, parts, .. } in &chosen {
         let at = flip(file, parts, random)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         flipped.push(format!("{}/{name} at {at}", what.directory()));
@@ -263,7 +263,7 @@ pub(super) fn under_stopped(
         return Injected::fired(format!("{flipped}; {how}"));
     }
     let log = host.log_since(length);
-    let told = |place: &Place| log.lines().find(|line| place.lost.is_told_by(line));
+    let told = |place: &UsedBytes| log.lines().find(|line| place.lost.is_told_by(line));
     if chosen.iter().any(|place| place.certain && told(place).is_none()) {
         scene.course.violation(format!(
             "replica {victim} came back without a word of what rotted where it has to look: {flipped}"
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use perdura_durability::{
-        Expectation, Identity, NewState, Options, PieceName, RecoveredState, format, open,
+        Expectation, Identity, NewState, PieceName, RecoveredState, StorageOptions, format, open,
     };
     use perdura_protocol::configuration::Durability;
     use perdura_protocol::{ClusterId, Digest, Record, ReplicaId, Slot, View};
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn no_two_flips_are_in_a_file_and_most_begin_where_it_has_to_show() {
-        let place = |file: u64, certain| Place {
+        let place = |file: u64, certain| UsedBytes {
             file: PathBuf::from(format!("{file:020}")),
             parts: [file * 10..file * 10 + 5, 0..0],
             lost: Lost::Group(file),
@@ -399,8 +399,11 @@ mod tests {
         let expected = Expectation { cluster, replica, incarnation, parameters, boot_id, nonce };
         let mut disk = FileDisk::create_directory(data).unwrap();
         format(&mut disk, &identity).unwrap();
-        let options =
-            Options { log_file_bytes: 32_768, small_state_bytes: 0, ..Options::default() };
+        let options = StorageOptions {
+            log_file_bytes: 32_768,
+            small_state_bytes: 0,
+            ..StorageOptions::default()
+        };
         let mut opened = open(disk, &expected, &options).unwrap();
         for view in 0..20 {
             opened.log.append(&[Record::View(View(view))]).unwrap();
@@ -423,13 +426,13 @@ mod tests {
     }
 
     /// Whether a flip at this place shows when the directory is opened, in the words of a replica.
-    fn shows(data: &Path, expected: &Expectation, place: &Place, random: &mut Random) -> bool {
+    fn shows(data: &Path, expected: &Expectation, place: &UsedBytes, random: &mut Random) -> bool {
         let directory = tempfile::tempdir().unwrap();
         let copy = directory.path().join("data");
         crate::files::copy_tree(data, &copy).unwrap();
         let file = copy.join(place.file.strip_prefix(data).unwrap());
         flip(&file, &place.parts, random).unwrap();
-        let options = Options { log_file_bytes: 32_768, ..Options::default() };
+        let options = StorageOptions { log_file_bytes: 32_768, ..StorageOptions::default() };
         let opened = open(FileDisk::open(&copy).unwrap(), expected, &options).unwrap();
         let gaps = opened.repaired_gaps.iter().map(|gap| format!("the log is damaged: {gap:?}"));
         let state = match opened.state {
@@ -447,7 +450,7 @@ mod tests {
         let data = directory.path().join("data");
         let expected = fill(&data);
         let (log, states) = (groups(&data), states(&data).unwrap());
-        let certain = |places: &[Place]| places.iter().filter(|place| place.certain).count();
+        let certain = |places: &[UsedBytes]| places.iter().filter(|place| place.certain).count();
         assert!(log.len() >= 20 && (12..20).contains(&certain(&log)), "{log:?}");
         // The newest file, and the piece in the oldest one; else that and the one before are in no use.
         assert_eq!((states.len(), certain(&states)), (4, 2), "{states:?}");

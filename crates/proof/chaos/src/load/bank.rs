@@ -5,7 +5,7 @@ use super::Drawn;
 use super::store::{drawn, keys};
 use super::value::Values;
 use crate::bank::{OPENED_WITH, balance};
-use crate::history::Place;
+use crate::history::OperationTarget;
 use bytes::Bytes;
 use perdura_adversary::Random;
 use perdura_store::{Operation, StoreCommand, Transaction};
@@ -14,7 +14,7 @@ use perdura_store::{Operation, StoreCommand, Transaction};
 const MOST: u64 = 20;
 
 /// A transaction on the accounts of a shard.
-pub fn draw(place: &Place, values: &Values, random: &mut Random) -> Drawn {
+pub fn draw(place: &OperationTarget, values: &Values, random: &mut Random) -> Drawn {
     let keys = keys(place.shard);
     let known: Vec<usize> = (0..keys.len()).filter(|at| balance_at(place, *at).is_some()).collect();
     let opens = place.first || (known.is_empty() && random.percent(30));
@@ -45,13 +45,13 @@ fn value(balance: i64, values: &Values) -> Bytes {
     Bytes::from(format!("{balance}b{}", values.number()))
 }
 
-fn balance_at(place: &Place, at: usize) -> Option<i64> {
+fn balance_at(place: &OperationTarget, at: usize) -> Option<i64> {
     balance(place.seen.get(at)?.as_deref()?)
 }
 
 /// From one account to another one; now and then only if a third one is as it was, or with a look at it.
 fn moves(
-    place: &Place,
+    place: &OperationTarget,
     keys: &[Bytes],
     mut known: Vec<usize>,
     values: &Values,
@@ -131,7 +131,8 @@ mod tests {
     fn money_is_moved_and_the_judge_accepts_it() {
         let (values, mut random) = (Values::default(), Random::new(5));
         let shard = (Workload::Bank, 3);
-        let mut place = Place { shard, first: true, seen: vec![None; Workload::Bank.keys()] };
+        let mut place =
+            OperationTarget { shard, first: true, seen: vec![None; Workload::Bank.keys()] };
         let (mut held, mut operations) = (BTreeMap::new(), Vec::new());
         let (mut moved, mut failed) = (0, 0);
         for number in 0..300_u64 {

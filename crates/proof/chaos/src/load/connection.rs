@@ -46,7 +46,7 @@ pub enum Failure {
     },
     /// The answer is none.
     #[error("{0}")]
-    Nonsense(String),
+    UnexpectedReply(String),
 }
 
 impl Failure {
@@ -96,7 +96,7 @@ fn reply_of(command: &StoreCommand, outcome: &Outcome) -> Result<StoreReply, Fai
         },
         _ => None,
     };
-    reply.ok_or_else(|| Failure::Nonsense(format!("{outcome:?}")))
+    reply.ok_or_else(|| Failure::UnexpectedReply(format!("{outcome:?}")))
 }
 
 impl Connection {
@@ -133,16 +133,16 @@ impl Connection {
                 };
                 match reply? {
                     Reply::Service(reply) => Ok(reply),
-                    _ => Err(Failure::Nonsense("it is of the administration".to_owned())),
+                    _ => Err(Failure::UnexpectedReply("it is of the administration".to_owned())),
                 }
             }
             Connection::Store(store) => {
                 let command = StoreCommand::decode(&content)
-                    .map_err(|error| Failure::Nonsense(error.to_string()))?;
+                    .map_err(|error| Failure::UnexpectedReply(error.to_string()))?;
                 match store.call(&command, fast, options).await {
                     Ok(outcome) => Ok(reply_of(&command, &outcome)?.to_bytes()),
-                    Err(TransactionError::Nonsense) => {
-                        Err(Failure::Nonsense(TransactionError::Nonsense.to_string()))
+                    Err(TransactionError::UnexpectedReply) => {
+                        Err(Failure::UnexpectedReply(TransactionError::UnexpectedReply.to_string()))
                     }
                     Err(TransactionError::Call(error)) => Err(error.into()),
                     // Tried until its time was over, and nothing happened.

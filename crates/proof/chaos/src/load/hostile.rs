@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// It does not wait for longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Until it comes back to what others must have ended.
 const LATE: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ pub async fn begin(
     leaves: Leaves,
 ) -> Result<()> {
     let StoreClient::Partitioned(transactions) = connection.store()? else { return Ok(()) };
-    let deadline_ms = transactions.groups().deadline_ms(PATIENCE);
+    let deadline_ms = transactions.groups().deadline_ms(TIMEOUT);
     let mut participants = Vec::new();
     for Part { partition, operations, .. } in &split.parts {
         let nonce = transactions.groups().session(*partition, deadline_ms).await?;
@@ -89,7 +89,7 @@ pub async fn begin(
     let [first, others @ ..] = &split.parts[..] else { return Ok(()) };
     if leaves == Leaves::Late {
         tokio::time::sleep(LATE).await;
-        let deadline_ms = transactions.groups().deadline_ms(PATIENCE);
+        let deadline_ms = transactions.groups().deadline_ms(TIMEOUT);
         votes.extend(prepare(&transactions, &intent, others, deadline_ms).await?);
         for other in others {
             // Which nobody votes for any more.

@@ -12,7 +12,7 @@ mod value;
 
 use crate::course::{Course, lock};
 use crate::files::ClusterFile;
-use crate::history::{Book, Place, ShardId};
+use crate::history::{Book, OperationTarget, ShardId};
 use crate::network::Network;
 use crate::operation::{Call, Operation, Outcome, Return};
 use crate::service::{Service, Workload};
@@ -135,7 +135,7 @@ struct Answer {
     seen: Vec<(usize, Option<String>)>,
 }
 
-fn draw(place: &Place, values: &Values, random: &mut Random) -> Result<Drawn> {
+fn draw(place: &OperationTarget, values: &Values, random: &mut Random) -> Result<Drawn> {
     match place.shard.0 {
         Workload::Register | Workload::Transactions | Workload::Bank => {
             Ok(store::draw(place, values, random))
@@ -248,7 +248,7 @@ impl Shared {
         let timeout = match drawn.way {
             Way::Ordered | Way::Fast => DEADLINE,
             Way::Waits(wait) => DEADLINE + wait,
-            Way::GivesUp(patience) => patience,
+            Way::GivesUp(timeout) => timeout,
         };
         let options = Options { timeout, reply_quorum: None };
         let now = || self.course.now_us();
@@ -277,7 +277,7 @@ impl Shared {
                 (Outcome::Unknown, "hung".to_owned())
             }
             Ok(Err(failure)) if failure.is_refusal() => (Outcome::Refused, failure.to_string()),
-            Ok(Err(Failure::Nonsense(error))) => strange(error),
+            Ok(Err(Failure::UnexpectedReply(error))) => strange(error),
             Ok(Err(failure)) => (Outcome::Unknown, failure.to_string()),
             Ok(Ok(reply)) => match understand(&drawn, reply) {
                 Ok(answer) => {

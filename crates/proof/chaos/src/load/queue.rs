@@ -6,7 +6,7 @@
 use super::space::{command, entry, template, value};
 use super::value::Values;
 use super::{Answer, Drawn, Way};
-use crate::history::{Place, ShardId};
+use crate::history::{OperationTarget, ShardId};
 use crate::operation::{Call as Any, Return as AnyReturn};
 use crate::queue::{Call, Item, Return};
 use anyhow::{Result, bail};
@@ -70,7 +70,7 @@ fn wait(random: &mut Random) -> u64 {
 }
 
 /// An operation on a shard.
-pub fn draw(place: &Place, values: &Values, random: &mut Random) -> Result<Drawn> {
+pub fn draw(place: &OperationTarget, values: &Values, random: &mut Random) -> Result<Drawn> {
     let is_short = place.shard.1.is_multiple_of(2);
     let puts = if is_short { 34 } else { 48 };
     let call = match random.below(100) {
@@ -139,7 +139,7 @@ mod tests {
     fn every_operation_is_drawn_and_is_within_the_limits() {
         let (values, mut random) = (Values::default(), Random::new(3));
         let shard = (Workload::Queue, 6);
-        let place = Place { shard, first: false, seen: vec![None] };
+        let place = OperationTarget { shard, first: false, seen: vec![None] };
         let mut ways = [false; 4];
         for _ in 0..1_000 {
             let drawn = draw(&place, &values, &mut random).unwrap();

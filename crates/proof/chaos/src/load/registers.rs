@@ -6,7 +6,7 @@
 use super::space::{command, entry, parts, template, value};
 use super::value::Values;
 use super::{Answer, Drawn, Way};
-use crate::history::{Place, ShardId};
+use crate::history::{OperationTarget, ShardId};
 use crate::operation::{Call as Any, Return as AnyReturn};
 use crate::registers::{Call, Return};
 use anyhow::{Context, Result, bail, ensure};
@@ -56,7 +56,7 @@ fn drawn(shard: ShardId, call: Call) -> Result<Drawn> {
 }
 
 /// An operation on a shard.
-pub fn draw(place: &Place, values: &Values, random: &mut Random) -> Result<Drawn> {
+pub fn draw(place: &OperationTarget, values: &Values, random: &mut Random) -> Result<Drawn> {
     let keys = place.shard.0.keys();
     let last = keys - 1;
     if place.first {
@@ -141,7 +141,7 @@ mod tests {
     fn one_call_alone_inserts_the_first_tuple_of_the_last_key() {
         let (values, mut random) = (Values::default(), Random::new(3));
         let last = SHARD.0.keys() - 1;
-        let mut inserts = |place: &Place| {
+        let mut inserts = |place: &OperationTarget| {
             let call = draw(place, &values, &mut random).unwrap().call;
             match call {
                 Any::Register(Call::Out { key, .. }) => {
@@ -152,7 +152,7 @@ mod tests {
                 _ => false,
             }
         };
-        let mut place = Place { shard: SHARD, first: true, seen: vec![None; last + 1] };
+        let mut place = OperationTarget { shard: SHARD, first: true, seen: vec![None; last + 1] };
         assert!(inserts(&place));
         place.first = false;
         assert!((0..1_000).all(|_| !inserts(&place)));

@@ -2,7 +2,7 @@
 
 use super::value::{Values, long, short};
 use super::{Answer, Drawn, Way};
-use crate::history::{Place, ShardId};
+use crate::history::{OperationTarget, ShardId};
 use crate::operation::{Call, Return};
 use crate::service::Workload;
 use anyhow::Result;
@@ -74,7 +74,7 @@ fn short_return(mut reply: StoreReply) -> seen_as::Return {
 }
 
 /// An operation of one of the store's workloads.
-pub fn draw(place: &Place, values: &Values, random: &mut Random) -> Drawn {
+pub fn draw(place: &OperationTarget, values: &Values, random: &mut Random) -> Drawn {
     let keys = keys(place.shard);
     match place.shard.0 {
         Workload::Register => draw_register(place.shard, &keys[0], values, random),
@@ -94,7 +94,12 @@ fn draw_register(shard: ShardId, key: &Bytes, values: &Values, random: &mut Rand
     drawn(shard, &command, fast)
 }
 
-fn draw_transaction(place: &Place, keys: &[Bytes], values: &Values, random: &mut Random) -> Drawn {
+fn draw_transaction(
+    place: &OperationTarget,
+    keys: &[Bytes],
+    values: &Values,
+    random: &mut Random,
+) -> Drawn {
     let at = random.below(keys.len() as u64) as usize;
     let other = (at + 1) % keys.len();
     let (key, next) = (keys[at].clone(), keys[other].clone());

@@ -6,7 +6,7 @@
 //! and the end of the stream comes after what was sent before it.
 
 use super::direction::Direction;
-use super::{Link, Side, Trouble};
+use super::{Disruption, Link, Side};
 use crate::course::lock;
 use std::io;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ fn reset(socket: &TcpStream) {
 }
 
 async fn carry(dialler: TcpStream, link: &Link) {
-    let mut trouble = link.trouble.subscribe();
-    let before = *trouble.borrow_and_update();
+    let mut disruption = link.disruption.subscribe();
+    let before = *disruption.borrow_and_update();
     let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(link.upstream));
     let Ok(Ok(acceptor)) = connecting.await else {
         reset(&dialler);
@@ -62,7 +62,7 @@ async fn carry(dialler: TcpStream, link: &Link) {
                 pump(&acceptor, &dialler, &link.back),
             )
         } => ended.err().map(|_| None),
-        now = struck(&mut trouble, before) => Some(now),
+        now = struck(&mut disruption, before) => Some(now),
     };
     match outcome {
         // Both streams came to their ends.
@@ -71,7 +71,7 @@ async fn carry(dialler: TcpStream, link: &Link) {
             if let Some(now) = now {
                 *lock(&link.struck) += 1;
                 if now.half_opens > before.half_opens {
-                    half_open(dialler, acceptor, now, &mut trouble).await;
+                    half_open(dialler, acceptor, now, &mut disruption).await;
                     return;
                 }
             }
@@ -86,17 +86,21 @@ async fn carry(dialler: TcpStream, link: &Link) {
 }
 
 /// Waits until connections are struck; `None` when the link is gone.
-async fn struck(trouble: &mut watch::Receiver<Trouble>, before: Trouble) -> Option<Trouble> {
-    let strikes = |now: &Trouble| now.resets > before.resets || now.half_opens > before.half_opens;
-    trouble.wait_for(strikes).await.ok().map(|now| *now)
+async fn struck(
+    disruption: &mut watch::Receiver<Disruption>,
+    before: Disruption,
+) -> Option<Disruption> {
+    let strikes =
+        |now: &Disruption| now.resets > before.resets || now.half_opens > before.half_opens;
+    disruption.wait_for(strikes).await.ok().map(|now| *now)
 }
 
 /// One end is told, the other is left with silence.
 async fn half_open(
     dialler: TcpStream,
     acceptor: TcpStream,
-    now: Trouble,
-    trouble: &mut watch::Receiver<Trouble>,
+    now: Disruption,
+    disruption: &mut watch::Receiver<Disruption>,
 ) {
     let (informed, left) = match now.uninformed {
         Side::Dialler => (acceptor, dialler),
@@ -104,7 +108,7 @@ async fn half_open(
     };
     reset(&informed);
     drop(informed);
-    let _ = trouble.wait_for(|later| later.mended > now.mended).await;
+    let _ = disruption.wait_for(|later| later.mended > now.mended).await;
     reset(&left);
 }
 

@@ -37,7 +37,7 @@ pub enum Side {
 
 /// What happens to connections as a whole. Numbers only grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct Disruption {
     resets: u64,
     half_opens: u64,
     uninformed: Side,
@@ -49,7 +49,7 @@ pub(crate) struct Link {
     upstream: SocketAddr,
     there: Arc<Direction>,
     back: Arc<Direction>,
-    trouble: watch::Sender<Trouble>,
+    disruption: watch::Sender<Disruption>,
     // Connections that were reset or made half-open.
     struck: Mutex<u64>,
 }
@@ -123,7 +123,7 @@ impl Network {
     /// Resets the connections between two parties.
     pub fn reset(&self, one: Party, other: Party) {
         for link in self.links_between(one, other) {
-            link.trouble.send_modify(|trouble| trouble.resets += 1);
+            link.disruption.send_modify(|disruption| disruption.resets += 1);
         }
     }
 
@@ -131,9 +131,9 @@ impl Network {
     /// more, until [`Network::mend`].
     pub fn half_open(&self, one: Party, other: Party, uninformed: Side) {
         for link in self.links_between(one, other) {
-            link.trouble.send_modify(|trouble| {
-                trouble.half_opens += 1;
-                trouble.uninformed = uninformed;
+            link.disruption.send_modify(|disruption| {
+                disruption.half_opens += 1;
+                disruption.uninformed = uninformed;
             });
         }
     }
@@ -141,7 +141,7 @@ impl Network {
     /// Ends what is left of half-open connections.
     pub fn mend(&self, one: Party, other: Party) {
         for link in self.links_between(one, other) {
-            link.trouble.send_modify(|trouble| trouble.mended += 1);
+            link.disruption.send_modify(|disruption| disruption.mended += 1);
         }
     }
 
@@ -160,12 +160,12 @@ impl Network {
 
 impl Link {
     fn new(upstream: SocketAddr) -> Link {
-        let calm = Trouble { resets: 0, half_opens: 0, uninformed: Side::Dialler, mended: 0 };
+        let calm = Disruption { resets: 0, half_opens: 0, uninformed: Side::Dialler, mended: 0 };
         Link {
             upstream,
             there: Arc::default(),
             back: Arc::default(),
-            trouble: watch::Sender::new(calm),
+            disruption: watch::Sender::new(calm),
             struck: Mutex::new(0),
         }
     }

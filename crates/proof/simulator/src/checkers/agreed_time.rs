@@ -27,7 +27,7 @@ const OUTAGE_MS: u64 = 2_000;
 
 /// A proposal as a replica first heard it.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct SeenTime {
     at_us: u64,
     clock: Time,
     // Nothing if it need not be close to the clock.
@@ -39,7 +39,7 @@ struct Heard {
 struct Watch {
     // Since when its clock is in order, microseconds.
     in_order_since: Option<u64>,
-    heard: BTreeMap<(Slot, Digest), Heard>,
+    heard: BTreeMap<(Slot, Digest), SeenTime>,
 }
 
 /// The checker.
@@ -96,13 +96,13 @@ impl AgreedTime {
         now_us: u64,
     ) {
         let time = (batch.kind() != BatchKind::Null).then_some(batch.time());
-        let heard = Heard { at_us: now_us, clock, time };
+        let heard = SeenTime { at_us: now_us, clock, time };
         self.watches[replica].heard.entry((slot, batch.digest())).or_insert(heard);
     }
 
     /// `replica` has a batch in another way: it made it, or it comes as one that is bound.
     pub fn given(&mut self, replica: usize, slot: Slot, batch: &Batch) {
-        let heard = Heard { at_us: 0, clock: Time(0), time: None };
+        let heard = SeenTime { at_us: 0, clock: Time(0), time: None };
         self.watches[replica].heard.insert((slot, batch.digest()), heard);
     }
 

@@ -7,7 +7,7 @@ use perdura_agreement::pool::{
 use perdura_agreement::{ANSWER_BYTES, EARLY_BYTES, HELD_PROPOSAL_BYTES};
 use perdura_protocol::{Slot, limits};
 use perdura_replica::node::{
-    ASKED_AGAIN, Held, KEPT_STATES, NOTE_BYTES, NOTES, QUESTIONS, READS_APART, RECENT_BYTES,
+    ASKED_AGAIN, KEPT_STATES, MemoryHeld, NOTE_BYTES, NOTES, QUESTIONS, READS_APART, RECENT_BYTES,
     ROUTES, UNVERIFIED, WAITING_READS, WAITING_REPLIES,
 };
 
@@ -31,7 +31,7 @@ pub struct BoundedMemory {
 
 impl BoundedMemory {
     /// What a replica holds, each part against its bound.
-    pub fn held(&self, replica: usize, held: Held) -> Check {
+    pub fn held(&self, replica: usize, held: MemoryHeld) -> Check {
         let slots = limits::WINDOW + 2 * self.depth;
         // The least distance between two.
         let prefixes = limits::PREFIX_INTERVAL.min(self.depth.max(8));
@@ -112,7 +112,7 @@ impl BoundedMemory {
 
     /// Batches that are delivered and not executed, and their bytes, of a replica that has executed up to a slot: a pipeline of them, or what its own
     /// log, which ended there at the start, has behind a state that it had to receive.
-    pub fn unexecuted(
+    pub fn apply_queue(
         &self,
         replica: usize,
         (batches, bytes): (usize, usize),
@@ -171,52 +171,55 @@ mod tests {
     #[test]
     fn too_much_is_too_much() {
         let checker = BoundedMemory { depth: 8, replicas: 4, shrunk: 0 };
-        let mut held = Held::default();
+        let mut held = MemoryHeld::default();
         held.agreement.slots = 1040;
         assert!(checker.held(0, held).is_ok());
         held.agreement.slots += 1;
         assert!(checker.held(0, held).is_err());
-        let mut held = Held::default();
+        let mut held = MemoryHeld::default();
         held.agreement.frame_bytes = POOL_BYTES + 1;
         assert!(checker.held(0, held).is_err());
-        let mut held = Held::default();
+        let mut held = MemoryHeld::default();
         held.agreement.forwarded_bytes = 3 * FORWARDED_BYTES + 1;
         assert!(checker.held(0, held).is_err());
-        let held = Held { unverified: (UNVERIFIED.items + 1, 0), ..Held::default() };
+        let held = MemoryHeld { unverified: (UNVERIFIED.items + 1, 0), ..MemoryHeld::default() };
         assert!(checker.held(0, held).is_err());
         let notes = NOTES * NOTE_BYTES;
-        let held = Held { backlog: (BACKLOG_BYTES + notes + 18 * 7 + 1, 7), ..Held::default() };
+        let held = MemoryHeld {
+            backlog: (BACKLOG_BYTES + notes + 18 * 7 + 1, 7),
+            ..MemoryHeld::default()
+        };
         assert!(checker.held(0, held).is_err());
-        let held = Held { questions: 3 * QUESTIONS + 1, ..Held::default() };
+        let held = MemoryHeld { questions: 3 * QUESTIONS + 1, ..MemoryHeld::default() };
         assert!(checker.held(0, held).is_err());
         for (most, one_more) in [
             (
-                Held { retries: ASKED_AGAIN, ..Held::default() },
-                Held { retries: (ASKED_AGAIN.0, ASKED_AGAIN.1 + 1), ..Held::default() },
+                MemoryHeld { retries: ASKED_AGAIN, ..MemoryHeld::default() },
+                MemoryHeld { retries: (ASKED_AGAIN.0, ASKED_AGAIN.1 + 1), ..MemoryHeld::default() },
             ),
             (
-                Held { reads_apart: READS_APART, reads_beside: 2, ..Held::default() },
-                Held { reads_apart: READS_APART + 1, ..Held::default() },
+                MemoryHeld { reads_apart: READS_APART, reads_beside: 2, ..MemoryHeld::default() },
+                MemoryHeld { reads_apart: READS_APART + 1, ..MemoryHeld::default() },
             ),
             (
-                Held { reads_beside: 2, ..Held::default() },
-                Held { reads_beside: 3, ..Held::default() },
+                MemoryHeld { reads_beside: 2, ..MemoryHeld::default() },
+                MemoryHeld { reads_beside: 3, ..MemoryHeld::default() },
             ),
         ] {
             assert!(checker.held(0, most).is_ok() && checker.held(0, one_more).is_err());
         }
-        let unexecuted = |count, log_ends| {
-            checker.unexecuted(0, (count, 7), (Slot(100), Slot(log_ends))).is_ok()
+        let apply_queue = |count, log_ends| {
+            checker.apply_queue(0, (count, 7), (Slot(100), Slot(log_ends))).is_ok()
         };
-        assert!(unexecuted(8, 100) && !unexecuted(9, 100) && !unexecuted(9, 7));
-        assert!(unexecuted(20, 120) && !unexecuted(21, 120), "its own log has them");
+        assert!(apply_queue(8, 100) && !apply_queue(9, 100) && !apply_queue(9, 7));
+        assert!(apply_queue(20, 120) && !apply_queue(21, 120), "its own log has them");
         let bytes = 8 * limits::BATCH_BYTES + 1;
-        assert!(checker.unexecuted(0, (8, bytes), (Slot(100), Slot(0))).is_err());
+        assert!(checker.apply_queue(0, (8, bytes), (Slot(100), Slot(0))).is_err());
         let small = BoundedMemory { shrunk: 8, ..checker };
-        let mut held = Held::default();
+        let mut held = MemoryHeld::default();
         held.agreement.client_bytes = (CLIENT_POOL_BYTES >> 8) + 1;
         assert!(checker.held(0, held).is_ok() && small.held(0, held).is_err());
-        let mut held = Held::default();
+        let mut held = MemoryHeld::default();
         held.agreement.view_changes = 5;
         assert!(checker.held(0, held).is_err());
         assert!(checker.cached(0, (limits::SESSION_REPLY_BYTES, 0)).is_ok());

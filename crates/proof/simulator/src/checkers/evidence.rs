@@ -247,7 +247,7 @@ impl Evidence {
 mod tests {
     use super::*;
     use perdura_protocol::configuration::Member;
-    use perdura_protocol::statement::Kind;
+    use perdura_protocol::statement::StatementKind;
     use perdura_protocol::{Context, SecretKey};
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         let says = |slot: u64, signed: Slot, by: usize| {
             let (view, digest) = (View(2), Digest([5; 32]));
             let context = Context { cluster, configuration: 0 };
-            let statement = context.statement(Kind::Write, view, signed, digest);
+            let statement = context.statement(StatementKind::Write, view, signed, digest);
             let signature = keys[by].sign(&statement);
             let message = Message::Write { view, slot: Slot(slot), digest, signature };
             checker.speaks(0, keys[0].public(), &message)
@@ -284,7 +284,7 @@ mod tests {
         let checker = Evidence::new(cluster, scheme, Faults::new(1, 1).unwrap(), first);
         let (slot, history) = (Slot(64), Digest([9; 32]));
         let context = Context { cluster, configuration: 0 };
-        let statement = context.statement(Kind::Prefix, View(0), slot, history);
+        let statement = context.statement(StatementKind::Prefix, View(0), slot, history);
         let sign = |id: u8| (ReplicaId(id), keys[id as usize].sign(&statement));
         let prefix = |signers: Vec<(ReplicaId, Signature)>| PrefixCertificate {
             slot,

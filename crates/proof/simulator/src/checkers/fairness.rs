@@ -11,7 +11,7 @@ const RULE: &str = "Fairness (A6)";
 /// Longest wait of a client while others are served, virtual microseconds, for each liar that may
 /// come to lead: its own time-out, after which it turns to all replicas, and the times of their
 /// suspicion (`crates/core/agreement/src/demand.rs`), twice.
-const PATIENCE_US: u64 = 4_000_000;
+const TIMEOUT_US: u64 = 4_000_000;
 
 /// Rounds of turns that may pass a client by (the same file).
 const FAIR_ROUNDS: u64 = 8;
@@ -29,7 +29,7 @@ struct Since {
 /// The checker.
 #[derive(Debug)]
 pub struct Fairness {
-    patience_us: u64,
+    timeout_us: u64,
     calls: u64,
     // Time that counts until the last call was served, that moment, and calls served so far.
     counted_us: u64,
@@ -48,7 +48,7 @@ impl Fairness {
     pub fn new(faults: Faults, depth: u64, clients: u64, callers: u64) -> Fairness {
         let (slots, turns) = (depth + depth / 4, FAIR_ROUNDS * (clients + 1));
         Fairness {
-            patience_us: PATIENCE_US * faults.r() as u64,
+            timeout_us: TIMEOUT_US * faults.r() as u64,
             calls: callers * (slots * clients + turns) * 3 / 2,
             counted_us: 0,
             last_us: 0,
@@ -77,7 +77,7 @@ impl Fairness {
         for (other, since) in &self.waiting {
             let (waited_us, calls) =
                 (self.counted_us - since.counted_us, self.served - since.served);
-            if waited_us > self.patience_us && calls > self.calls {
+            if waited_us > self.timeout_us && calls > self.calls {
                 let what = format!(
                     "client {other} waits for {} ms in which {calls} calls of others were served",
                     waited_us / 1000

@@ -23,11 +23,11 @@ pub mod persist_before_speak;
 pub mod progress;
 mod real_time;
 pub mod revocation;
+pub mod rules_in_force;
 pub mod sight;
 pub mod slot_cost;
 pub mod spaces;
 pub mod standstill;
-pub mod terms;
 pub(crate) mod transactions;
 pub mod validity;
 pub mod view_grounds;
@@ -51,10 +51,10 @@ pub use lifetimes::Lifetimes;
 pub use pace::Pace;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
+pub use rules_in_force::RulesInForce;
 pub use sight::Sight;
 pub use slot_cost::SlotCost;
 pub use standstill::Standstill;
-pub use terms::Terms;
 pub use validity::Validity;
 pub use view_grounds::ViewGrounds;
 pub use votes::Votes;
@@ -106,14 +106,14 @@ pub struct Checkers {
     pub standstill: Standstill,
     /// Section 12: boots.
     pub boots: Boots,
-    /// Section 12: company and clocks.
+    /// Section 12: other members and clocks.
     pub sight: Sight,
     /// Section 12: time-outs.
     pub pace: Pace,
     /// Section 12: sessions.
     pub lifetimes: Lifetimes,
     /// E1.
-    pub terms: Terms,
+    pub rules_in_force: RulesInForce,
     /// A5.
     pub validity: Validity,
     /// E3, E4: tuple spaces.
@@ -167,7 +167,7 @@ impl Checkers {
             sight: Sight::new(plan.faults),
             pace: Pace::new(n, plan.faults.r()),
             lifetimes: Lifetimes::new(timed),
-            terms: Terms::new(parameters.administrator),
+            rules_in_force: RulesInForce::new(parameters.administrator),
             validity: Validity::new(genesis),
             waits: Waits::new(parameters.offer_ms()),
             fencing: Fencing::default(),

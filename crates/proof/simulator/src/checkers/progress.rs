@@ -13,7 +13,7 @@ const LEADERS: u64 = 3;
 /// Longest time that a call waits in a group with at most `u` failed replicas while no other one
 /// fails, virtual microseconds. That many leaders are tried, each for the time-outs of a request
 /// and of a view change, which double from one to the next; 1.5 s are for the client to send again.
-pub const PATIENCE_US: u64 = 1_000 * ((REQUEST_MS + VIEW_CHANGE_MS) * ((1 << LEADERS) - 1) + 1_500);
+pub const TIMEOUT_US: u64 = 1_000 * ((REQUEST_MS + VIEW_CHANGE_MS) * ((1 << LEADERS) - 1) + 1_500);
 
 /// How much longer it may wait where a leader withholds single frames, virtual microseconds: it has to be
 /// caught eight times, a second apart, and twice as often for each one after it.
@@ -36,9 +36,9 @@ pub fn gave_up(client: usize, waited_us: u64, what: &str) -> Check {
 }
 
 /// A call of `client` has waited for `calm_us` in which no replica failed that had not before, in a group
-/// where it may for `patience_us`.
-pub fn waits(client: usize, record: usize, calm_us: u64, patience_us: u64) -> Check {
-    if calm_us < patience_us {
+/// where it may for `timeout_us`.
+pub fn waits(client: usize, record: usize, calm_us: u64, timeout_us: u64) -> Check {
+    if calm_us < timeout_us {
         return Ok(());
     }
     let calm_ms = calm_us / 1000;
@@ -91,12 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends() {
+    fn a_timeout_ends() {
         assert!(gave_up(0, TROUBLED_US - 1, "x").is_ok());
         assert!(gave_up(0, TROUBLED_US, "x").is_err());
-        assert_eq!(PATIENCE_US, 12_000_000);
-        assert!(waits(0, 1, PATIENCE_US - 1, PATIENCE_US).is_ok());
-        assert!(waits(0, 1, PATIENCE_US, PATIENCE_US).is_err());
+        assert_eq!(TIMEOUT_US, 12_000_000);
+        assert!(waits(0, 1, TIMEOUT_US - 1, TIMEOUT_US).is_ok());
+        assert!(waits(0, 1, TIMEOUT_US, TIMEOUT_US).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::violation::{Broken, Check};
 use perdura_protocol::{Faults, ReplicaId};
-use perdura_replica::node::{CompanyReport, Difference, Report, State, offset_text};
+use perdura_replica::node::{Difference, PeerHealthReport, Report, State, offset_text};
 use std::collections::BTreeSet;
 
 const RULE: &str = "Sight (12)";
@@ -61,14 +61,14 @@ pub struct Says<'a> {
     /// Whether it leads.
     pub leads: bool,
     /// Of the others.
-    pub company: &'a CompanyReport,
+    pub peer_health: &'a PeerHealthReport,
 }
 
 impl<'a> Says<'a> {
     /// In its report.
     #[must_use]
     pub fn of(report: &'a Report) -> Says<'a> {
-        Says { state: report.state, leads: report.leader, company: &report.company }
+        Says { state: report.state, leads: report.leader, peer_health: &report.peer_health }
     }
 }
 
@@ -160,17 +160,17 @@ impl Sight {
         self.named
     }
 
-    /// What a correct replica that has nothing else to do says of its company and of clocks.
+    /// What a correct replica that has nothing else to do says of the other members and of clocks.
     pub fn says(&mut self, replica: usize, now_us: u64, says: Says) -> Check {
         self.hears(replica, now_us, says)?;
-        self.sees_clocks(replica, now_us, says.company)
+        self.sees_clocks(replica, now_us, says.peer_health)
     }
 
     fn hears(&self, replica: usize, now_us: u64, says: Says) -> Check {
         let here = &self.replicas[replica];
         let near = self.near(replica, IN_TOUCH_US, now_us);
         let mut lately = 1;
-        for member in &says.company.members {
+        for member in &says.peer_health.members {
             let other = member.id.index();
             let window_ms = WINDOW_MS.max(4 * member.trip_ms.unwrap_or_default());
             // Its clock may be slow by a twentieth.
@@ -209,13 +209,18 @@ impl Sight {
         Ok(())
     }
 
-    fn sees_clocks(&mut self, replica: usize, now_us: u64, company: &CompanyReport) -> Check {
+    fn sees_clocks(
+        &mut self,
+        replica: usize,
+        now_us: u64,
+        peer_health: &PeerHealthReport,
+    ) -> Check {
         let near = self.near(replica, MEASURED_US, now_us);
         let is_right = |id: usize| for_long(self.replicas[id].right_us, MEASURED_US, now_us);
         let is_astray = |id: usize| for_long(self.replicas[id].astray_us, MEASURED_US, now_us);
         let others = near.iter().filter(|other| is_right(**other)).count();
         if is_astray(replica) && others > self.faults.u() {
-            let seen = company.is_clock_wrong();
+            let seen = peer_health.is_clock_wrong();
             if !seen || !self.replicas[replica].owned_up {
                 return broken(format!(
                     "the clock of replica {replica} is wrong, {others} others that are there show that, and it does not say so (sees \
@@ -225,12 +230,12 @@ impl Sight {
             self.named += 1;
         }
         let here = &mut self.replicas[replica];
-        here.named |= here.astray_us.is_some() && here.owned_up && company.is_clock_wrong();
+        here.named |= here.astray_us.is_some() && here.owned_up && peer_health.is_clock_wrong();
         let is_right = |id: usize| for_long(self.replicas[id].right_us, MEASURED_US, now_us);
         let nobody_else = (0..self.replicas.len()).all(|other| other == replica || is_right(other));
         let is_astray = |id: usize| for_long(self.replicas[id].astray_us, MEASURED_US, now_us);
         let was_named = self.replicas[replica].named && is_astray(replica);
-        if was_named && nobody_else && !company.is_clock_wrong() {
+        if was_named && nobody_else && !peer_health.is_clock_wrong() {
             return broken(format!(
                 "the clock of replica {replica} is wrong as before, nobody shows otherwise, and it calls it right"
             ));
@@ -238,26 +243,26 @@ impl Sight {
         let mut wrong = near.iter().filter(|other| is_right(replica) && is_astray(**other));
         let unseen = wrong.find(|other| {
             let id = ReplicaId(**other as u8);
-            let member = company.members.iter().find(|member| member.id == id);
+            let member = peer_health.members.iter().find(|member| member.id == id);
             let offset_ms = member.and_then(|member| member.clock_offset_ms);
-            offset_ms.is_none_or(|ms| ms.unsigned_abs() <= company.max_skew_ms)
+            offset_ms.is_none_or(|ms| ms.unsigned_abs() <= peer_health.max_skew_ms)
         });
         match unseen {
             None => Ok(()),
             Some(other) => broken(format!(
                 "the clock of replica {other} is wrong, and replica {replica}, whose clock is right, does not see that: {:?}",
-                company.members
+                peer_health.members
             )),
         }
     }
 }
 
 /// Replica `replica`, whose clock is right, sees its clock so.
-pub fn own_clock(replica: usize, company: &CompanyReport) -> Check {
-    if !company.is_clock_wrong() {
+pub fn own_clock(replica: usize, peer_health: &PeerHealthReport) -> Check {
+    if !peer_health.is_clock_wrong() {
         return Ok(());
     }
-    let offset = offset_text(company.clock_ahead_ms);
+    let offset = offset_text(peer_health.clock_ahead_ms);
     Err(Broken::new(RULE, format!("replica {replica} takes its clock to be {offset} the others'")))
 }
 
@@ -283,11 +288,11 @@ mod tests {
 
     #[test]
     fn a_right_clock_is_not_called_wrong() {
-        let company =
-            CompanyReport { clock_ahead_ms: -499, max_skew_ms: 500, ..Default::default() };
-        assert!(own_clock(0, &company).is_ok());
-        let company = CompanyReport { clock_ahead_ms: -501, ..company };
-        assert!(own_clock(0, &company).is_err());
+        let peer_health =
+            PeerHealthReport { clock_ahead_ms: -499, max_skew_ms: 500, ..Default::default() };
+        assert!(own_clock(0, &peer_health).is_ok());
+        let peer_health = PeerHealthReport { clock_ahead_ms: -501, ..peer_health };
+        assert!(own_clock(0, &peer_health).is_err());
     }
 
     #[test]
@@ -327,7 +332,7 @@ mod tests {
     }
 
     /// Replica 0 hears of these.
-    fn company(heard: &[u8]) -> CompanyReport {
+    fn peer_health(heard: &[u8]) -> PeerHealthReport {
         let member = |id| MemberReport {
             id: ReplicaId(id),
             heard: heard.contains(&id),
@@ -337,38 +342,38 @@ mod tests {
             vitals: None,
         };
         let members = (1..4).map(member).collect();
-        CompanyReport { members, max_skew_ms: 500, ..CompanyReport::default() }
+        PeerHealthReport { members, max_skew_ms: 500, ..PeerHealthReport::default() }
     }
 
-    fn holds(sight: &mut Sight, second: u64, state: State, company: &CompanyReport) -> bool {
+    fn holds(sight: &mut Sight, second: u64, state: State, peer_health: &PeerHealthReport) -> bool {
         let leads = state == State::Active;
-        sight.says(0, second * SECOND_US, Says { state, leads, company }).is_ok()
+        sight.says(0, second * SECOND_US, Says { state, leads, peer_health }).is_ok()
     }
 
     #[test]
     fn who_is_there_is_heard_and_who_is_not_is_missed() {
         let mut sight = sight();
-        assert!(holds(&mut sight, 20, State::Active, &company(&[1, 2, 3])));
-        assert!(!holds(&mut sight, 20, State::Active, &company(&[1, 2])), "one is not heard");
+        assert!(holds(&mut sight, 20, State::Active, &peer_health(&[1, 2, 3])));
+        assert!(!holds(&mut sight, 20, State::Active, &peer_health(&[1, 2])), "one is not heard");
         (21..24).for_each(|second| look(&mut sight, second, |a, b| a != 3 && b != 3));
-        assert!(holds(&mut sight, 23, State::Active, &company(&[1, 2])));
-        assert!(!holds(&mut sight, 23, State::Active, &company(&[1, 2, 3])), "one is gone");
+        assert!(holds(&mut sight, 23, State::Active, &peer_health(&[1, 2])));
+        assert!(!holds(&mut sight, 23, State::Active, &peer_health(&[1, 2, 3])), "one is gone");
     }
 
     #[test]
     fn only_who_hears_of_enough_is_ready_and_who_does_is() {
         let mut sight = sight();
-        assert!(!holds(&mut sight, 20, State::Waiting, &company(&[1, 2, 3])));
+        assert!(!holds(&mut sight, 20, State::Waiting, &peer_health(&[1, 2, 3])));
         (21..24).for_each(|second| look(&mut sight, second, |a, b| a + b == 1));
-        assert!(!holds(&mut sight, 23, State::Active, &company(&[1])));
-        assert!(!holds(&mut sight, 23, State::Recovering, &company(&[1])));
-        assert!(holds(&mut sight, 23, State::Waiting, &company(&[1])));
+        assert!(!holds(&mut sight, 23, State::Active, &peer_health(&[1])));
+        assert!(!holds(&mut sight, 23, State::Recovering, &peer_health(&[1])));
+        assert!(holds(&mut sight, 23, State::Waiting, &peer_health(&[1])));
     }
 
     #[test]
     fn a_wrong_clock_is_called_so_by_its_replica_and_by_others() {
         let mut sight = sight();
-        let mut company = company(&[1, 2, 3]);
+        let mut peer_health = peer_health(&[1, 2, 3]);
         let astray = |sight: &mut Sight, id: usize| {
             for second in [20, 30] {
                 look(sight, second, |_, _| true);
@@ -376,22 +381,22 @@ mod tests {
             }
         };
         astray(&mut sight, 0);
-        assert!(!holds(&mut sight, 30, State::Active, &company));
-        company.clock_ahead_ms = 8_900;
-        assert!(!holds(&mut sight, 30, State::Active, &company), "nobody was told");
+        assert!(!holds(&mut sight, 30, State::Active, &peer_health));
+        peer_health.clock_ahead_ms = 8_900;
+        assert!(!holds(&mut sight, 30, State::Active, &peer_health), "nobody was told");
         sight.notes(0, "the clock of this replica is 8.900 s ahead of those of the others");
-        assert!(holds(&mut sight, 30, State::Active, &company) && sight.named() == 1);
+        assert!(holds(&mut sight, 30, State::Active, &peer_health) && sight.named() == 1);
         look(&mut sight, 31, |_, _| false);
         sight.clock(0, 9_000, false, 31 * SECOND_US);
-        company.members.clear();
-        assert!(holds(&mut sight, 31, State::Waiting, &company));
-        company.clock_ahead_ms = 0;
-        assert!(!holds(&mut sight, 31, State::Waiting, &company), "others are gone");
-        company = self::company(&[1, 2, 3]);
+        peer_health.members.clear();
+        assert!(holds(&mut sight, 31, State::Waiting, &peer_health));
+        peer_health.clock_ahead_ms = 0;
+        assert!(!holds(&mut sight, 31, State::Waiting, &peer_health), "others are gone");
+        peer_health = self::peer_health(&[1, 2, 3]);
         let mut sight = self::sight();
         astray(&mut sight, 2);
-        assert!(!holds(&mut sight, 30, State::Active, &company));
-        company.members[1].clock_offset_ms = Some(-8_900);
-        assert!(holds(&mut sight, 30, State::Active, &company));
+        assert!(!holds(&mut sight, 30, State::Active, &peer_health));
+        peer_health.members[1].clock_offset_ms = Some(-8_900);
+        assert!(holds(&mut sight, 30, State::Active, &peer_health));
     }
 }

@@ -13,7 +13,7 @@
 //! By the clocks of the machines, no wait outlasts its deadline for longer than a call may wait: the
 //! group orders a tick if it orders nothing else.
 
-use super::progress::PATIENCE_US;
+use super::progress::TIMEOUT_US;
 use crate::report::Mark;
 use crate::violation::{Broken, Check};
 use crate::witness::{Execution, Step};
@@ -479,7 +479,7 @@ fn shows(reply: &Bytes, time: Time) -> Check {
 /// A command waits, `late_us` after all clocks in order have shown its deadline and the last replica
 /// failed.
 pub fn late(deadline: Time, late_us: u64) -> Check {
-    if late_us < PATIENCE_US {
+    if late_us < TIMEOUT_US {
         return Ok(());
     }
     fail(format!("a wait that had to end at {deadline} goes on, {} ms later", late_us / 1000))

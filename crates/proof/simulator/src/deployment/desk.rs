@@ -199,8 +199,8 @@ pub(crate) fn too_late() -> CallError {
     CallError::Refused { reason: Refusal::DeadlinePassed, detail: String::new() }
 }
 
-fn nonsense() -> CallError {
-    CallError::Indeterminate { reason: Indeterminacy::Nonsense, detail: String::new() }
+fn unexpected_reply() -> CallError {
+    CallError::Indeterminate { reason: Indeterminacy::UnexpectedReply, detail: String::new() }
 }
 
 impl Way {
@@ -227,7 +227,7 @@ impl Groups for Way {
         };
         match coming.await {
             Answered::Session(session) => session,
-            Answered::Slept | Answered::Called(_) => Err(nonsense()),
+            Answered::Slept | Answered::Called(_) => Err(unexpected_reply()),
         }
     }
 
@@ -257,7 +257,7 @@ impl Groups for Way {
         };
         match coming.await {
             Answered::Called(answer) => answer,
-            Answered::Slept | Answered::Session(_) => Err(nonsense()),
+            Answered::Slept | Answered::Session(_) => Err(unexpected_reply()),
         }
     }
 

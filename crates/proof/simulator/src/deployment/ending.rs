@@ -2,7 +2,7 @@
 //! come to rest, and everything is judged.
 
 use super::desk::{Running, lock};
-use super::resolver::Resolver;
+use super::resolver::SimulatedResolver;
 use super::workload::Caller;
 use super::{Deployment, Role};
 use crate::checkers::transactions::{self, Ran, Treasury};
@@ -30,7 +30,7 @@ impl Deployment {
         self.close();
         self.worlds.iter_mut().for_each(World::all_is_well);
         self.finish("tasks end", |all| all.clients.iter().all(|client| !client.is_busy()));
-        self.tidy();
+        self.forget_ended();
         self.finish("what is over is said to be", |all| {
             all.clients.iter().all(|client| !client.is_busy())
         });
@@ -87,10 +87,10 @@ impl Deployment {
     }
 
     /// Each process that is left says what is over.
-    fn tidy(&mut self) {
+    fn forget_ended(&mut self) {
         for client in 0..self.plan.callers {
-            let caller = self.caller(client, "tidy");
-            self.begin(client, caller.map(|caller| Box::pin(caller.tidy()) as Running));
+            let caller = self.caller(client, "forget");
+            self.begin(client, caller.map(|caller| Box::pin(caller.forget_ended()) as Running));
         }
     }
 
@@ -101,7 +101,7 @@ impl Deployment {
         self.begin(self.clients.len() - 1, task);
         self.finish("what is pending is ended", |all| {
             if !all.worlds.iter().all(World::is_up) {
-                // A view whose leader lies may take its whole patience.
+                // A view whose leader lies may take its whole time-out.
                 from_us.set(all.now_us.max(from_us.get()));
             }
             all.clients.iter().all(|client| !client.is_busy())
@@ -129,9 +129,9 @@ impl Deployment {
         self.report.reached_times(Mark::ForgottenForOthers, forgotten);
     }
 
-    fn resolver(&self) -> Option<Resolver> {
+    fn resolver(&self) -> Option<SimulatedResolver> {
         let transactions = self.clients.last()?.transactions.clone()?;
-        Some(Resolver::new(transactions, self.plan.partitions))
+        Some(SimulatedResolver::new(transactions, self.plan.partitions))
     }
 
     fn hostile(&self) -> BTreeSet<PublicKey> {
@@ -218,7 +218,7 @@ impl Deployment {
         let [fenced, silent, resolved, _] = counts.other_aborts;
         for (mark, count) in [
             (Mark::OutdatedRefused, counts.outdated),
-            (Mark::TransactionRescued, of_clients.rescued),
+            (Mark::TransactionEndedForOthers, of_clients.ended_for_others),
             (Mark::TransactionExpired, counts.expired),
             (Mark::AbortedUnseen, resolved),
             (Mark::RecordsForgotten, counts.forgotten),

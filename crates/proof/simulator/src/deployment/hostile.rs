@@ -22,7 +22,7 @@ use perdura_store::partition::{
 use perdura_transactions::{Groups, Transactions};
 
 /// How long it waits for an answer, milliseconds.
-const PATIENCE_MS: u64 = 1_500;
+const TIMEOUT_MS: u64 = 1_500;
 
 /// Transactions that it hoards locks with at a time.
 const HOARD: u64 = 6;
@@ -113,7 +113,7 @@ impl Hostile {
         partition: PartitionId,
         command: &PartitionCommand,
     ) -> Option<(PartitionReply, Option<Certificate>)> {
-        let deadline_ms = self.way.now_ms() + PATIENCE_MS;
+        let deadline_ms = self.way.now_ms() + TIMEOUT_MS;
         let mode = if command.is_read() { Mode::Fast } else { Mode::Ordered };
         let answer = self.way.call(partition, command.to_bytes(), mode, deadline_ms).await.ok()?;
         if let Some(proof) = &answer.proof {
@@ -173,7 +173,7 @@ impl Hostile {
     }
 
     async fn intent(&mut self, parts: &[Part], read_only: bool) -> Option<Intent> {
-        let deadline_ms = self.way.now_ms() + PATIENCE_MS;
+        let deadline_ms = self.way.now_ms() + TIMEOUT_MS;
         let mut participants = Vec::new();
         for (partition, operations) in parts {
             let nonce = self.way.session(*partition, deadline_ms).await.ok()?;
@@ -460,8 +460,8 @@ impl Hostile {
                 self.ask(partition, &finish).await;
             }
             _ => {
-                let deadline_ms = self.way.now_ms() + PATIENCE_MS;
-                self.client.rescue(&intent, deadline_ms).await;
+                let deadline_ms = self.way.now_ms() + TIMEOUT_MS;
+                self.client.resolve(&intent, deadline_ms).await;
             }
         }
     }
@@ -488,7 +488,7 @@ impl Hostile {
     /// Shows one partition what another one signs now.
     async fn introduce(&mut self) {
         let (one, other) = (self.partition(), self.partition());
-        let deadline_ms = self.way.now_ms() + PATIENCE_MS;
+        let deadline_ms = self.way.now_ms() + TIMEOUT_MS;
         let Ok(nonce) = self.way.session(one, deadline_ms).await else { return };
         let session = SessionId { client: self.way.client, nonce };
         let question = PartitionCommand::Fence { session, below: 0 };

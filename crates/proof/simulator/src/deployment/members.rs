@@ -16,7 +16,7 @@ const DELAY_US: u64 = 1_500_000;
 const AGAIN_US: u64 = 300_000;
 
 /// How long one attempt takes at most, milliseconds.
-const PATIENCE_MS: u64 = 5_000;
+const TIMEOUT_MS: u64 = 5_000;
 
 /// Word of the members of one group to another one.
 pub(super) struct Herald {
@@ -75,7 +75,7 @@ impl Deployment {
             world.take_up_key();
             let command = word(&self.map, &herald.members, world);
             let sent = command.is_some_and(|command| {
-                world.ask((client, FIRST + number), command, false, PATIENCE_MS).is_some()
+                world.ask((client, FIRST + number), command, false, TIMEOUT_MS).is_some()
             });
             if !sent {
                 self.heralds[number].due_us = Some(self.now_us + AGAIN_US);

@@ -25,10 +25,10 @@ mod workload;
 
 pub(crate) use workload::money;
 
-use crate::options::Options;
+use crate::options::SimulationOptions;
 use crate::plan::Plan;
 use crate::random::{Random, mix};
-use crate::report::{FaultKind, Mark, Report};
+use crate::report::{FaultKind, Mark, SimulationReport};
 use crate::violation::{Broken, Violation};
 use crate::world::{Keys, OfStore, World};
 use desk::{Answered, Asking, Desk, Way, lock, too_late};
@@ -38,7 +38,7 @@ use members::Herald;
 use perdura_client::{CallError, CallResult, Reply};
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
 use perdura_protocol::{ClusterId, Map, PartitionId, PublicKey, SecretKey, Slot};
-use perdura_store::partition::{Certificate, Place};
+use perdura_store::partition::{Certificate, StorePartition};
 use perdura_transactions::{Answer, Transactions};
 use plan::StorePlan;
 use process::Process;
@@ -84,7 +84,7 @@ impl Client {
 
 /// See the module.
 pub(crate) struct Deployment {
-    options: Options,
+    options: SimulationOptions,
     plan: StorePlan,
     map: Arc<Map>,
     worlds: Vec<World>,
@@ -102,7 +102,7 @@ pub(crate) struct Deployment {
     /// One key takes all that it can.
     hogs: bool,
     closing: bool,
-    report: Report,
+    report: SimulationReport,
     broken: Option<Broken>,
 }
 
@@ -111,16 +111,21 @@ pub(crate) struct Deployment {
 /// # Errors
 /// The first rule that was broken.
 pub(crate) fn run(
-    options: &Options,
+    options: &SimulationOptions,
     writer: Option<Box<dyn Write>>,
-) -> Result<Report, Box<Violation>> {
+) -> Result<SimulationReport, Box<Violation>> {
     let mut deployment = Deployment::new(options, writer);
     let result = catch_unwind(AssertUnwindSafe(|| deployment.run()));
     deployment.end_run(result.err().map(|panic| Broken::panicked(&*panic)))
 }
 
 /// The map of the store.
-fn map_of(options: &Options, plan: &StorePlan, plans: &[Plan], resolver: PublicKey) -> Map {
+fn map_of(
+    options: &SimulationOptions,
+    plan: &StorePlan,
+    plans: &[Plan],
+    resolver: PublicKey,
+) -> Map {
     let mut random = Random::new(options.seed).fork("cluster");
     let mut id = [0; 16];
     id.copy_from_slice(&random.bytes32()[..16]);
@@ -147,14 +152,14 @@ fn process_dies(client: &Client) -> bool {
 }
 
 /// Adds what a client did in its life.
-fn count(report: &mut Report, client: &Transactions<Way>) {
+fn count(report: &mut SimulationReport, client: &Transactions<Way>) {
     let counters = client.counters();
-    report.transactions.rescued += counters.rescued;
+    report.transactions.ended_for_others += counters.ended_for_others;
     report.transactions.conflicts += counters.conflicts;
 }
 
 impl Deployment {
-    fn new(options: &Options, writer: Option<Box<dyn Write>>) -> Deployment {
+    fn new(options: &SimulationOptions, writer: Option<Box<dyn Write>>) -> Deployment {
         let plan = StorePlan::draw(options);
         let random = Random::new(options.seed).fork("deployment");
         let plans: Vec<Plan> =
@@ -171,7 +176,7 @@ impl Deployment {
         let writer = writer.map(Labelled::shared);
         let world = |(index, of_group): (usize, Plan)| {
             let partition = PartitionId(index as u16);
-            let place = Place { map: Arc::clone(&map), partition, max_skew_ms: 500 };
+            let place = StorePartition { map: Arc::clone(&map), partition, max_skew_ms: 500 };
             let of_store = OfStore {
                 place,
                 clients: keys.clone(),
@@ -216,14 +221,14 @@ impl Deployment {
             calm: false,
             hogs: false,
             closing: false,
-            report: Report::default(),
+            report: SimulationReport::default(),
             broken: None,
         }
     }
 
     /// Adds up what the groups did.
-    fn end_run(&mut self, panicked: Option<Broken>) -> Result<Report, Box<Violation>> {
-        let mut report = Report::default();
+    fn end_run(&mut self, panicked: Option<Broken>) -> Result<SimulationReport, Box<Violation>> {
+        let mut report = SimulationReport::default();
         let (mut faults, mut fingerprint) = (0, self.report.fingerprint);
         for world in &mut self.worlds {
             let end = world.guarded(|_| {});
@@ -422,7 +427,8 @@ impl Deployment {
                 process.busy.insert(task);
             }
             Role::Resolver if self.plan.resolves => {
-                let resolver = resolver::Resolver::new(transactions.clone(), self.plan.partitions);
+                let resolver =
+                    resolver::SimulatedResolver::new(transactions.clone(), self.plan.partitions);
                 process.begin(Box::pin(resolver.look_on()));
             }
             Role::Resolver => {}
@@ -481,7 +487,7 @@ impl Deployment {
                 Ok(Answer { reply, proof: None, slot: Some(Slot(slot)) })
             }
             CallResult::Completed(Reply::Administered { .. } | Reply::Told(_)) => {
-                let reason = perdura_client::Indeterminacy::Nonsense;
+                let reason = perdura_client::Indeterminacy::UnexpectedReply;
                 Err(CallError::Indeterminate { reason, detail })
             }
             CallResult::Refused(reason) => Err(CallError::Refused { reason, detail }),

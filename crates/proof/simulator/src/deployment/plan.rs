@@ -1,7 +1,7 @@
 //! What a seed stands for beyond what it does to each group ([`crate::plan`]).
 
 use super::Role;
-use crate::options::{Mode, Options, ServiceKind};
+use crate::options::{Mode, ServiceKind, SimulationOptions};
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::report::FaultKind;
@@ -47,14 +47,14 @@ pub(crate) struct StorePlan {
 }
 
 /// In one run of four.
-fn revokes_ms(options: &Options) -> Option<u64> {
+fn revokes_ms(options: &SimulationOptions) -> Option<u64> {
     let mut random = Random::new(options.seed).fork("revokes");
     random.percent(25).then(|| random.between(500, 10_000))
 }
 
 impl StorePlan {
     /// The store of these options.
-    pub fn draw(options: &Options) -> StorePlan {
+    pub fn draw(options: &SimulationOptions) -> StorePlan {
         let mut random = Random::new(options.seed).fork("store");
         let partitions = random.between(2, 4) as usize;
         let plan = StorePlan {
@@ -130,16 +130,16 @@ impl StorePlan {
     }
 
     /// What is asked for of one of the groups.
-    pub fn options_of(options: &Options, group: usize) -> Options {
+    pub fn options_of(options: &SimulationOptions, group: usize) -> SimulationOptions {
         let seed = Random::new(options.seed).fork(&format!("group {group}")).next();
-        let mut of_group = Options { seed, partitions: None, ..options.clone() };
+        let mut of_group = SimulationOptions { seed, partitions: None, ..options.clone() };
         of_group.overrides.clients = None;
         of_group.overrides.callers = None;
         of_group
     }
 
     /// What happens to one of the groups: faults and liars of its own, at the pace of all.
-    pub fn plan_of(&self, options: &Options, group: usize) -> Plan {
+    pub fn plan_of(&self, options: &SimulationOptions, group: usize) -> Plan {
         let of_all = Plan::draw(options);
         let mut plan = Plan::draw(&StorePlan::options_of(options, group));
         plan.service = ServiceKind::Partitions;

@@ -4,7 +4,7 @@ use super::desk::{Way, lock};
 use perdura_client::Mode;
 use perdura_protocol::{Decode, Encode, PartitionId, PublicKey};
 use perdura_store::partition::{PartitionCommand, PartitionReply};
-use perdura_transactions::{Groups, Looked, Transactions, Turn};
+use perdura_transactions::{Groups, Round, Transactions, Turn};
 use std::collections::BTreeSet;
 
 /// Between two looks, milliseconds; and at the end, when it is a matter of minutes.
@@ -12,20 +12,20 @@ const PAUSE_MS: u64 = 400;
 const LONG_PAUSE_MS: u64 = 5_000;
 
 /// How long a question takes at most, milliseconds.
-const PATIENCE_MS: u64 = 10_000;
+const TIMEOUT_MS: u64 = 10_000;
 
 /// See the module.
-pub(crate) struct Resolver {
+pub(crate) struct SimulatedResolver {
     of: perdura_transactions::Resolver<Way>,
     partitions: u16,
 }
 
-impl Resolver {
-    pub fn new(client: Transactions<Way>, partitions: usize) -> Resolver {
+impl SimulatedResolver {
+    pub fn new(client: Transactions<Way>, partitions: usize) -> SimulatedResolver {
         let partitions = partitions as u16;
         let alone = Turn { number: 0, of: 1 };
         let all = (0..partitions).map(|partition| (PartitionId(partition), alone));
-        Resolver { of: perdura_transactions::Resolver::new(client, all), partitions }
+        SimulatedResolver { of: perdura_transactions::Resolver::new(client, all), partitions }
     }
 
     fn groups(&self) -> &Way {
@@ -43,7 +43,7 @@ impl Resolver {
     /// Until nothing is pending.
     pub async fn end_all(mut self) {
         loop {
-            let Looked { pending, silent, .. } = self.of.look().await;
+            let Round { pending, silent, .. } = self.of.look().await;
             if pending == 0 && silent == 0 {
                 return;
             }
@@ -71,7 +71,7 @@ impl Resolver {
         let mut after = None;
         loop {
             let command = PartitionCommand::Over { after }.to_bytes();
-            let deadline_ms = self.groups().now_ms() + PATIENCE_MS;
+            let deadline_ms = self.groups().now_ms() + TIMEOUT_MS;
             let answer = self.groups().call(partition, command, Mode::Fast, deadline_ms).await;
             let reply = answer.map(|answer| PartitionReply::from_bytes(answer.reply));
             let Ok(Ok(PartitionReply::Pending { transactions, more, .. })) = reply else {

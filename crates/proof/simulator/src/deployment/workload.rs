@@ -99,8 +99,8 @@ impl Caller {
     }
 
     /// Says what is over before the process ends.
-    pub async fn tidy(self) {
-        self.client.tidy().await;
+    pub async fn forget_ended(self) {
+        self.client.forget_ended().await;
     }
 
     /// Reads all the money there is.

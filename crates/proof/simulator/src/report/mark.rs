@@ -65,7 +65,7 @@ pub enum Mark {
     /// A new leader had to ask for a locked batch.
     LockedBatchAskedFor,
     /// A batch was asked for to which a view is bound.
-    BoundBatchAskedFor,
+    ReproposalAskedFor,
     /// Who missed the start of a view was told of it.
     NewViewRepeated,
     /// Who did not keep up was passed over as the next leader.
@@ -75,13 +75,13 @@ pub enum Mark {
     /// A Write waited until what was before it had been executed: that was expected to be costly.
     WriteBehindCosts,
     /// A prefix was signed because somebody waited for it.
-    PrefixVouched,
+    PrefixAttested,
     /// Accepts that had decided by link were found genuine.
     DecisionProven,
     /// Too few of them were.
     AcceptsNotGenuine,
-    /// What nothing else proved was testified to a laggard.
-    Testified,
+    /// What nothing else proved was attested to a laggard.
+    HistoryAttested,
     /// A laggard caught up by batches that others had decided.
     DecisionsFetched,
     /// Some of them came before what precedes them, from another replica.
@@ -173,7 +173,7 @@ pub enum Mark {
     /// A certificate was not by the newest members known, and was refused.
     OutdatedRefused,
     /// Somebody ended a transaction for a client that did not.
-    TransactionRescued,
+    TransactionEndedForOthers,
     /// A partition said that others may end one.
     TransactionExpired,
     /// A transaction was ended by others where its part had not come.
@@ -233,15 +233,15 @@ impl Mark {
         Mark::LocksCarried,
         Mark::HolesFilled,
         Mark::LockedBatchAskedFor,
-        Mark::BoundBatchAskedFor,
+        Mark::ReproposalAskedFor,
         Mark::NewViewRepeated,
         Mark::LeaderPassedOver,
         Mark::WriteWithheld,
         Mark::WriteBehindCosts,
-        Mark::PrefixVouched,
+        Mark::PrefixAttested,
         Mark::DecisionProven,
         Mark::AcceptsNotGenuine,
-        Mark::Testified,
+        Mark::HistoryAttested,
         Mark::DecisionsFetched,
         Mark::DecisionsHeld,
         Mark::DecisionsBesideState,
@@ -287,7 +287,7 @@ impl Mark {
         Mark::LockBroken,
         Mark::MembersChanged,
         Mark::OutdatedRefused,
-        Mark::TransactionRescued,
+        Mark::TransactionEndedForOthers,
         Mark::TransactionExpired,
         Mark::AbortedUnseen,
         Mark::RecordsForgotten,

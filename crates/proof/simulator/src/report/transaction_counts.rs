@@ -37,7 +37,7 @@ pub struct TransactionCounts {
     /// Looks at all the money.
     pub looks: u64,
     /// Transactions that clients ended for others.
-    pub rescued: u64,
+    pub ended_for_others: u64,
     /// Times that a partition said that a transaction may be ended by others.
     pub expired: u64,
     /// Transactions that were forgotten.
@@ -107,7 +107,7 @@ impl TransactionCounts {
         self.fast += other.fast;
         self.snapshots += other.snapshots;
         self.looks += other.looks;
-        self.rescued += other.rescued;
+        self.ended_for_others += other.ended_for_others;
         self.expired += other.expired;
         self.forgotten += other.forgotten;
         self.outdated += other.outdated;
@@ -128,7 +128,7 @@ impl fmt::Display for TransactionCounts {
             f,
             "{} runs; {} ok, {} failed, {} refused, {} unknown, {} orphaned; {} looks at all the money, {} fast reads, {} snapshots; \
              {} over several partitions ({} committed); votes to abort: {failed} failed, {conflict} conflicts, {cap} cap, {room} room, \
-             {fenced} fenced, {silent} unreachable, {resolved} resolved, {other} other; {} blocked, {} conflicts, {} expired, {} rescued, \
+             {fenced} fenced, {silent} unreachable, {resolved} resolved, {other} other; {} blocked, {} conflicts, {} expired, {} ended_for_others, \
              {} forgotten, {} outdated, {} deaths; {} attacks, {} attackers stopped; {} pairs in order; nothing pending after {:.1} s at most",
             self.runs,
             self.committed,
@@ -144,7 +144,7 @@ impl fmt::Display for TransactionCounts {
             self.blocked,
             self.conflicts,
             self.expired,
-            self.rescued,
+            self.ended_for_others,
             self.forgotten,
             self.outdated,
             self.deaths,

@@ -3,7 +3,7 @@
 
 use super::ScenarioError;
 use crate::options::ServiceKind;
-use crate::options::{Mode, Options};
+use crate::options::{Mode, SimulationOptions};
 use crate::plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};
 use crate::world::World;
 use crate::world::by_hand::{During, Filter, swap};
@@ -74,7 +74,7 @@ impl Stage {
             }
         }
         let known = plan.workload.clients.checked_sub(strangers)?;
-        let mut world = World::new(&Options::new(1, 0), plan, self.writer.take());
+        let mut world = World::new(&SimulationOptions::new(1, 0), plan, self.writer.take());
         world.forget_clients(known);
         let _ = writeln!(out, "{} replicas", world.n());
         self.world = Some(world);

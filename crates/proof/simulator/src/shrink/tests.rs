@@ -9,7 +9,7 @@ use perdura_protocol::Slot;
 
 /// A run in which the disk of replica 1 forgets everything synced when the replica is down for
 /// the first time after some slots.
-fn forgetful(options: &Options) -> Result<Report, Box<Violation>> {
+fn forgetful(options: &SimulationOptions) -> Result<SimulationReport, Box<Violation>> {
     let mut world = World::new(options, Plan::draw(options), None);
     world.guarded(|world| {
         world.run_until_down(1, Slot(5));
@@ -22,7 +22,7 @@ fn forgetful(options: &Options) -> Result<Report, Box<Violation>> {
 
 fn failing() -> Violation {
     let service = Some(ServiceKind::KeyValue);
-    let options = |seed| Options { service, ..Options::new(seed, 4_000) };
+    let options = |seed| SimulationOptions { service, ..SimulationOptions::new(seed, 4_000) };
     let failing = (1..50).find_map(|seed| forgetful(&options(seed)).err());
     let violation = *failing.unwrap();
     assert_eq!(violation.rule, "Durability (D1, D4)");
@@ -63,7 +63,7 @@ fn shrinking_is_bounded_and_repeats_itself() {
 #[test]
 fn another_rule_is_no_shrinking() {
     let from = failing();
-    let other = |_: &Options| {
+    let other = |_: &SimulationOptions| {
         let rule = Broken::new("Agreement (A1)", "").rule;
         Err(Box::new(Violation { rule, ..from.clone() }))
     };

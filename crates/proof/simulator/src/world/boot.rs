@@ -12,7 +12,7 @@ use crate::world::stages::Stage;
 use perdura_durability::memory_disk::{Errors, Losses, Operation};
 use perdura_durability::{Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, storage};
 use perdura_protocol::{Configuration, Digest, PublicKey, Record, ReplicaId, Slot};
-use perdura_replica::node::{Boot, Found, Interceptor, Node, Place, Recovered, recover};
+use perdura_replica::node::{Boot, ExecutionMode, Found, Interceptor, Node, Recovered, recover};
 use std::collections::VecDeque;
 
 /// A data directory that an intact disk does not give back.
@@ -220,7 +220,7 @@ impl World {
             boot_id: [0; 16],
             nonce,
         };
-        let options = storage::Options {
+        let options = storage::StorageOptions {
             log_file_bytes: self.plan.log_file_bytes,
             hasty_log_file_bytes: 16 * 1024,
             free_log_files: 2,
@@ -322,8 +322,8 @@ impl World {
             found,
             backlog_bytes: BACKLOG_BYTES,
             place: Some(match self.plan.stages.get(replica) {
-                Some(Some(_)) => Place::Apart,
-                _ => Place::Inline,
+                Some(Some(_)) => ExecutionMode::Apart,
+                _ => ExecutionMode::Inline,
             }),
             state_transfer: self.plan.state_transfer,
         };

@@ -12,7 +12,7 @@
 
 use super::replica::Armed;
 use super::{Event, World};
-use crate::checkers::progress::PATIENCE_US;
+use crate::checkers::progress::TIMEOUT_US;
 use crate::options::Mode;
 use crate::plan::Plan;
 use crate::random::Random;
@@ -44,7 +44,7 @@ impl Ill {
     }
 }
 
-/// How much longer than the group's patience a lasting failure lasts at most, microseconds.
+/// How much longer than the time-out of the group a lasting failure lasts at most, microseconds.
 const LASTING_US: u64 = 10_000_000;
 
 /// Kinds that are drawn for an event until there is room for one.
@@ -58,7 +58,7 @@ const LULL_US: u64 = 9_000_000;
 
 /// Something that ends by itself.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trouble {
+pub(crate) struct Disruption {
     /// What is cut, by (from, to).
     pub cuts: Vec<(usize, usize)>,
     /// Whom that cuts off.
@@ -80,7 +80,7 @@ pub struct Chaos {
     events: u64,
     // The last slot decided, and the event at which that was noted.
     progress: (Slot, u64),
-    troubles: Vec<Option<Trouble>>,
+    disruptions: Vec<Option<Disruption>>,
 }
 
 /// Kinds that are drawn, by weight. Those of single messages come with the network's plan, those of
@@ -145,7 +145,7 @@ impl Chaos {
     #[must_use]
     pub fn new(random: Random) -> Chaos {
         let progress = (Slot(0), 0);
-        Chaos { streams: random.clone(), random, events: 0, progress, troubles: Vec::new() }
+        Chaos { streams: random.clone(), random, events: 0, progress, disruptions: Vec::new() }
     }
 
     /// Events so far.
@@ -164,7 +164,7 @@ impl Chaos {
     /// How long a process stays down.
     pub fn downtime_us(&mut self, plan: &Plan) -> u64 {
         if self.random.percent(plan.chaos.lasting) {
-            return PATIENCE_US + self.random.between(1_000_000, LASTING_US);
+            return TIMEOUT_US + self.random.between(1_000_000, LASTING_US);
         }
         self.random.between(1_000, plan.chaos.down_us)
     }
@@ -274,28 +274,30 @@ impl World {
         }
     }
 
-    pub(crate) fn begin_trouble(&mut self, mut trouble: Trouble, for_us: u64) {
-        let id = self.chaos.troubles.len();
-        self.trace
-            .line(self.now_us, format_args!("r{:?} cut off, {:?}", trouble.failed, trouble.ill));
-        self.set_cuts(&mut trouble, true);
-        for replica in &trouble.failed {
+    pub(crate) fn begin_trouble(&mut self, mut disruption: Disruption, for_us: u64) {
+        let id = self.chaos.disruptions.len();
+        self.trace.line(
+            self.now_us,
+            format_args!("r{:?} cut off, {:?}", disruption.failed, disruption.ill),
+        );
+        self.set_cuts(&mut disruption, true);
+        for replica in &disruption.failed {
             self.replicas[*replica].cuts += 1;
         }
-        for replica in trouble.failed.iter().copied().chain(trouble.ill.map(Ill::replica)) {
+        for replica in disruption.failed.iter().copied().chain(disruption.ill.map(Ill::replica)) {
             self.disturbed(replica);
         }
-        if let Some(period) = trouble.flaps_us {
+        if let Some(period) = disruption.flaps_us {
             self.push(period, Event::Flap(id));
         }
-        self.chaos.troubles.push(Some(trouble));
+        self.chaos.disruptions.push(Some(disruption));
         self.push(for_us, Event::Heal(id));
     }
 
-    fn set_cuts(&mut self, trouble: &mut Trouble, cut: bool) {
-        if trouble.cut_now != cut {
-            trouble.cut_now = cut;
-            for (from, to) in &trouble.cuts {
+    fn set_cuts(&mut self, disruption: &mut Disruption, cut: bool) {
+        if disruption.cut_now != cut {
+            disruption.cut_now = cut;
+            for (from, to) in &disruption.cuts {
                 self.network.cut(*from, *to, cut);
             }
         }
@@ -303,30 +305,32 @@ impl World {
 
     /// Flapping links go or come back.
     pub(crate) fn flap(&mut self, id: usize) {
-        let Some(mut trouble) = self.chaos.troubles[id].take() else { return };
-        let cut = !trouble.cut_now;
-        self.set_cuts(&mut trouble, cut);
+        let Some(mut disruption) = self.chaos.disruptions[id].take() else { return };
+        let cut = !disruption.cut_now;
+        self.set_cuts(&mut disruption, cut);
         if cut {
-            for (from, to) in &trouble.cuts {
+            for (from, to) in &disruption.cuts {
                 let delays = [self.chaos.random.below(5_000), self.chaos.random.below(5_000)];
                 self.break_link(*from, *to, delays);
             }
         }
-        let period = trouble.flaps_us.unwrap_or(1);
+        let period = disruption.flaps_us.unwrap_or(1);
         let next = 1 + self.chaos.random.below(2 * period);
-        self.chaos.troubles[id] = Some(trouble);
+        self.chaos.disruptions[id] = Some(disruption);
         self.push(next, Event::Flap(id));
     }
 
     pub(crate) fn heal(&mut self, id: usize) {
-        let Some(mut trouble) = self.chaos.troubles[id].take() else { return };
-        self.trace
-            .line(self.now_us, format_args!("r{:?} {:?} well again", trouble.failed, trouble.ill));
-        self.set_cuts(&mut trouble, false);
-        for replica in trouble.failed {
+        let Some(mut disruption) = self.chaos.disruptions[id].take() else { return };
+        self.trace.line(
+            self.now_us,
+            format_args!("r{:?} {:?} well again", disruption.failed, disruption.ill),
+        );
+        self.set_cuts(&mut disruption, false);
+        for replica in disruption.failed {
             self.replicas[replica].cuts -= 1;
         }
-        match trouble.ill {
+        match disruption.ill {
             None => {}
             Some(Ill::SlowDisk(replica)) => {
                 let here = &mut self.replicas[replica];
@@ -349,7 +353,7 @@ impl World {
 
     /// Everything that is wrong ends now.
     pub(crate) fn heal_all(&mut self) {
-        for id in 0..self.chaos.troubles.len() {
+        for id in 0..self.chaos.disruptions.len() {
             self.heal(id);
         }
         self.silences.clear();

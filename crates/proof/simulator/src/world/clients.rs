@@ -320,7 +320,7 @@ impl World {
     pub(crate) fn call(&mut self, client: usize, caller: usize, request: Request) -> bool {
         let Request { command, fast, short_us } = request;
         let encoded = Command::Service(command.to_bytes()).to_bytes();
-        let patience_us = match (short_us, self.plan.mode) {
+        let timeout_us = match (short_us, self.plan.mode) {
             (Some(short_us), _) => short_us,
             (None, RunMode::Liveness) => progress::TROUBLED_US,
             // Time-outs have doubled while the group stood, and there may be a liar to depose.
@@ -328,7 +328,7 @@ impl World {
             (None, RunMode::Safety) => 10_000_000,
         };
         let waits_us = command.wait_ms().filter(|_| short_us.is_none()).unwrap_or(0) * 1000;
-        let patience_us = patience_us + waits_us;
+        let timeout_us = timeout_us + waits_us;
         let (now_ms, invoked_us) = (self.client_ms(client), self.now_us);
         let invoked = self.stamp();
         let record = self.calls.len();
@@ -342,7 +342,7 @@ impl World {
         here.open.insert(id, (record, caller));
         here.by_command.insert(encoded.clone(), record);
         let process = caller as u64 + 100 * client as u64 + 10_000 * here.life;
-        let deadline_ms = now_ms + patience_us / 1000 + 1;
+        let deadline_ms = now_ms + timeout_us / 1000 + 1;
         let client_key = here.key.public();
         self.calls.push(CallRecord {
             process,
@@ -371,7 +371,7 @@ impl World {
         self.take_up_key();
         if self.administer_unseen(Command::Admin(command.clone()).to_bytes()) {
             self.checkers.validity.administers(&command);
-            self.checkers.terms.administers(&command);
+            self.checkers.rules_in_force.administers(&command);
         }
     }
 

@@ -23,7 +23,7 @@
 
 use super::World;
 use super::careless::Careless;
-use super::chaos::{Ill, Trouble};
+use super::chaos::{Disruption, Ill};
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use perdura_agreement::Restart;
@@ -425,9 +425,9 @@ impl World {
         let here = &mut self.replicas[victim];
         here.copied = Some((here.incarnation, here.disk.copy()));
         here.copied_gaps = here.gaps.clone();
-        let trouble = Trouble { ill: Some(Ill::OldDisk(victim)), ..Trouble::default() };
+        let disruption = Disruption { ill: Some(Ill::OldDisk(victim)), ..Disruption::default() };
         let for_us = self.chaos.downtime_us(&self.plan);
-        self.begin_trouble(trouble, for_us);
+        self.begin_trouble(disruption, for_us);
         // It has another boot then before it is taken back.
         if self.random.percent(50) {
             self.crash_machine(victim);

@@ -15,7 +15,7 @@ use perdura_protocol::message::Lane;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey, SessionId,
 };
-use perdura_store::partition::Place;
+use perdura_store::partition::StorePartition;
 use perdura_store::{Operation as Step, StoreCommand, Transaction, limits};
 use perdura_tuples::{
     Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
@@ -51,7 +51,7 @@ pub fn arm(
     cluster: ClusterId,
     keys: Vec<SecretKey>,
     victims: &[PublicKey],
-    (place, guest): (Option<&Place>, &Option<Arc<dyn Guest>>),
+    (place, guest): (Option<&StorePartition>, &Option<Arc<dyn Guest>>),
     random: &Random,
 ) -> Vec<Hostile> {
     let mut random = random.fork("attacks");
@@ -98,7 +98,7 @@ pub fn arm(
 }
 
 /// A key of a hostile client that is in this partition.
-fn own_key(place: Option<&Place>, index: usize, number: u64) -> String {
+fn own_key(place: Option<&StorePartition>, index: usize, number: u64) -> String {
     let name = |suffix: u64| format!("z{index}.{number}.{suffix}");
     let is_here = |key: &String| {
         place.is_none_or(|place| place.map.partition_of(key.as_bytes()) == place.partition)

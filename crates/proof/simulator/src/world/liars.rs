@@ -16,7 +16,7 @@ use perdura_durability::CheckpointError;
 use perdura_execution::flip_bit_of;
 use perdura_protocol::message::Lane;
 use perdura_protocol::{ReplicaId, SecretKey, Slot};
-use perdura_replica::node::{Boot, Found, Input, Interceptor, Now, Peer, Place, Said};
+use perdura_replica::node::{Boot, ExecutionMode, Found, Input, Interceptor, Now, Peer, Said};
 
 /// Between two scrubs of all that is in memory, microseconds.
 const SCRUB_US: u64 = 5_000_000;
@@ -93,7 +93,7 @@ impl World {
             make_service: Box::new(move || Box::new(make(Notes::default()))),
             found: Found::default(),
             backlog_bytes: crate::checkers::bounded_memory::BACKLOG_BYTES,
-            place: Some(Place::Inline),
+            place: Some(ExecutionMode::Inline),
             state_transfer: self.plan.state_transfer,
         };
         Twin::new(boot, here.clock.now(self.now_us))

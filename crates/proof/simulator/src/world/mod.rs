@@ -4,7 +4,7 @@
 //! completion, or a timer that had a consequence. Files: [`replica`] and [`network`] are what
 //! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
 //! does its disk work, `clients` drives clients, `workload` is what they ask (of tuple spaces: `spaces`,
-//! `holders` and `lockers`, with `client_faults`), `patience` how long they wait, `chaos` what goes
+//! `holders` and `lockers`, with `client_faults`), `timeouts` how long they wait, `chaos` what goes
 //! wrong (with `promise`, `strikes`, `partitions`, `silences`, `outage`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
 //! new incarnations, `ending` heals everything and judges, `liars` (with `stumble`) and `hostile` are the
 //! Byzantine ones; `by_hand` is what scenarios do, and `of_store` what a group does that is a partition of a store
@@ -34,7 +34,6 @@ mod oracles;
 mod orders;
 mod outage;
 mod partitions;
-mod patience;
 mod promise;
 mod queue;
 mod replacement;
@@ -46,6 +45,7 @@ mod spaces;
 mod stages;
 mod strikes;
 mod stumble;
+mod timeouts;
 mod trace;
 mod workload;
 mod wrong_disk;
@@ -53,10 +53,10 @@ mod wrong_disk;
 use crate::checkers::Checkers;
 use crate::deployment;
 use crate::guest::Guest;
-use crate::options::{Mode, Options, ServiceKind, service_name};
+use crate::options::{Mode, ServiceKind, SimulationOptions, service_name};
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::report::{FaultKind, Mark, Report};
+use crate::report::{FaultKind, Mark, SimulationReport};
 use crate::violation::{Broken, Check, Violation};
 use bytes::Bytes;
 use chaos::Chaos;
@@ -146,7 +146,7 @@ pub(crate) enum Event {
     ClientFault,
     /// A write arrives at what a lock protects.
     FencedWrite { client: usize, lock: String, token: u64 },
-    /// A partition, slowness or other trouble ends.
+    /// A partition, slowness or another disruption ends.
     Heal(usize),
     /// Flapping links go, or come back.
     Flap(usize),
@@ -164,7 +164,7 @@ pub(crate) enum Event {
 
 /// One run.
 pub struct World {
-    pub(crate) options: Options,
+    pub(crate) options: SimulationOptions,
     pub(crate) plan: Plan,
     pub(crate) parameters: Parameters,
     pub(crate) random: Random,
@@ -193,7 +193,7 @@ pub struct World {
     // When agreement last waited for somebody's stage, which has to come to what others have executed.
     pub(crate) stage_awaited_us: u64,
     pub(crate) checkers: Checkers,
-    pub(crate) report: Report,
+    pub(crate) report: SimulationReport,
     pub(crate) trace: Trace,
     /// Whether replicas start and clients call only when they are told to (scenarios).
     pub(crate) by_hand: bool,
@@ -219,7 +219,7 @@ pub struct World {
 ///
 /// # Errors
 /// The first rule that was broken, with the command that repeats the run.
-pub fn simulate(options: &Options) -> Result<Report, Box<Violation>> {
+pub fn simulate(options: &SimulationOptions) -> Result<SimulationReport, Box<Violation>> {
     simulate_traced(options, None)
 }
 
@@ -228,9 +228,9 @@ pub fn simulate(options: &Options) -> Result<Report, Box<Violation>> {
 /// # Errors
 /// As [`simulate`].
 pub fn simulate_traced(
-    options: &Options,
+    options: &SimulationOptions,
     writer: Option<Box<dyn Write>>,
-) -> Result<Report, Box<Violation>> {
+) -> Result<SimulationReport, Box<Violation>> {
     if options.service == Some(ServiceKind::Partitions) {
         return deployment::run(options, writer);
     }
@@ -239,7 +239,9 @@ pub fn simulate_traced(
 }
 
 /// As [`simulate`], with what the clients did and saw, for a judge from elsewhere.
-pub fn simulate_with_history(options: &Options) -> (Result<Report, Box<Violation>>, History) {
+pub fn simulate_with_history(
+    options: &SimulationOptions,
+) -> (Result<SimulationReport, Box<Violation>>, History) {
     let mut world = World::new(options, Plan::draw(options), None);
     let result = world.guarded(World::run);
     (result, world.history())
@@ -248,13 +250,13 @@ pub fn simulate_with_history(options: &Options) -> (Result<Report, Box<Violation
 impl World {
     /// A group that has not started yet.
     #[must_use]
-    pub fn new(options: &Options, plan: Plan, writer: Option<Box<dyn Write>>) -> World {
+    pub fn new(options: &SimulationOptions, plan: Plan, writer: Option<Box<dyn Write>>) -> World {
         World::with(options, plan, writer, None, None)
     }
 
     /// One whose group runs somebody else's service.
     pub(crate) fn of_guest(
-        options: &Options,
+        options: &SimulationOptions,
         plan: Plan,
         writer: Option<Box<dyn Write>>,
         guest: Arc<dyn Guest>,
@@ -264,7 +266,7 @@ impl World {
 
     /// The same, which may be one of several.
     pub(crate) fn with(
-        options: &Options,
+        options: &SimulationOptions,
         plan: Plan,
         writer: Option<Box<dyn Write>>,
         of_store: Option<OfStore>,
@@ -372,7 +374,7 @@ impl World {
             .enumerate()
             .map(|(index, key)| Client::new(&plan, &parameters, index, key, ordinary, &random))
             .collect();
-        let mut report = Report { runs: 1, ..Report::default() };
+        let mut report = SimulationReport { runs: 1, ..SimulationReport::default() };
         report.spaces.runs = u64::from(plan.service == ServiceKind::TupleSpaces);
         let mut world = World {
             options: options.clone(),
@@ -421,7 +423,7 @@ impl World {
     pub(crate) fn guarded(
         &mut self,
         body: impl FnOnce(&mut World),
-    ) -> Result<Report, Box<Violation>> {
+    ) -> Result<SimulationReport, Box<Violation>> {
         let result = catch_unwind(AssertUnwindSafe(|| body(self)));
         if let Err(panic) = result {
             let broken = self.panicked(&*panic);

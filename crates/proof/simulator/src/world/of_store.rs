@@ -7,7 +7,7 @@ use super::replica::Process;
 use super::workload::{Asked, Request};
 use crate::checkers::commit_order::Seen;
 use crate::checkers::transactions::{Called, Ran};
-use crate::options::Options;
+use crate::options::SimulationOptions;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::violation::{Broken, Check};
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use perdura_adversary::Statements;
 use perdura_client::CallResult;
 use perdura_protocol::{ClusterId, Decode, Encode, PublicKey, ReplicaId, SecretKey};
-use perdura_store::partition::{Members, PartitionReply, Place, Reason, Vote};
+use perdura_store::partition::{Members, PartitionReply, Reason, StorePartition, Vote};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Keys and id of a group.
@@ -29,7 +29,7 @@ pub(crate) struct Keys {
 
 impl Keys {
     /// Those of a run.
-    pub fn draw(options: &Options, plan: &Plan) -> Keys {
+    pub fn draw(options: &SimulationOptions, plan: &Plan) -> Keys {
         let mut keys = Random::new(options.seed).fork("keys");
         let mut key = || SecretKey::from_seed(plan.scheme, keys.bytes32());
         let replicas = (0..plan.faults.n()).map(|_| key()).collect();
@@ -43,7 +43,7 @@ impl Keys {
 /// What a group shares with the other partitions of its store.
 #[derive(Clone, Debug)]
 pub(crate) struct OfStore {
-    pub place: Place,
+    pub place: StorePartition,
     /// The keys of client processes.
     pub clients: Vec<SecretKey>,
     /// Those that attack.

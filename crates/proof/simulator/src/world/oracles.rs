@@ -3,7 +3,7 @@
 use super::World;
 use super::clock::wall_in_order;
 use super::guest::{answers_alike, of_service};
-use crate::checkers::terms::InForce;
+use crate::checkers::rules_in_force::InForce;
 use crate::checkers::{footprints, progress};
 use crate::report::Mark;
 use crate::witness::{Execution, Step, Witnessed};
@@ -303,7 +303,7 @@ impl World {
         };
         let executions: Vec<Execution> = steps.iter().filter_map(executed).collect();
         checkers.lifetimes.began(&executions);
-        let terms = &mut checkers.terms;
+        let rules = &mut checkers.rules_in_force;
         let mut versions = steps.iter().map(|(slot, version, _)| (*slot, *version));
         let in_force = InForce::of(machine);
         let mut batches = executions.iter().map(|one| (one.slot, one.batch));
@@ -320,8 +320,8 @@ impl World {
             .and_then(|()| checkers.agreement.executed(replica, slot, history))
             .and_then(|()| checkers.agreed_time.executed(replica, slot, time))
             .and_then(|()| checkers.lifetimes.executed(replica, machine))
-            .and_then(|()| terms.holds(replica, slot, in_force))
-            .and_then(|()| versions.try_for_each(|(at, one)| terms.executed(replica, at, one)));
+            .and_then(|()| rules.holds(replica, slot, in_force))
+            .and_then(|()| versions.try_for_each(|(at, one)| rules.executed(replica, at, one)));
         for execution in executions {
             let known = checkers.exactly_once.known(replica, execution.slot);
             checkers.boundaries.executed(&execution);
@@ -430,11 +430,11 @@ impl World {
         let Some(process) = &self.replicas[replica].process else { return };
         let (furthest, delivered) = (process.node.furthest_slot(), process.node.delivered());
         let (held, executed) = (process.node.held(), process.node.executed());
-        let unexecuted = held.unexecuted;
+        let apply_queue = held.apply_queue;
         let memory = &self.checkers.bounded_memory;
         let check = memory
             .held(replica, held)
-            .and_then(|()| memory.unexecuted(replica, unexecuted, (executed, process.log_ends)))
+            .and_then(|()| memory.apply_queue(replica, apply_queue, (executed, process.log_ends)))
             .and_then(|()| memory.window(replica, furthest, delivered));
         self.check(check);
     }

@@ -2,7 +2,7 @@
 //! open or are slow, and all of them dialled at once.
 
 use super::World;
-use super::chaos::Trouble;
+use super::chaos::Disruption;
 use crate::options::Mode;
 use crate::report::FaultKind;
 
@@ -60,8 +60,8 @@ impl World {
         let a_late = self.chaos.random.percent(50);
         if b < self.n() {
             let Some(failed) = self.may_lose_link(a, b) else { return };
-            let trouble = Trouble { failed: vec![failed], ..Trouble::default() };
-            self.begin_trouble(trouble, late_us);
+            let disruption = Disruption { failed: vec![failed], ..Disruption::default() };
+            self.begin_trouble(disruption, late_us);
             // The higher id dials the lower; when that end does not know, nobody does.
             if a_late == (a > b) {
                 self.network.link(a, b).blocked_until_us = self.now_us + late_us;
@@ -135,6 +135,6 @@ impl World {
         }
         self.fired(if bridged { FaultKind::BridgePartition } else { FaultKind::SplitGroup });
         let for_us = self.chaos.downtime_us(&self.plan);
-        self.begin_trouble(Trouble { cuts, failed: part, ..Trouble::default() }, for_us);
+        self.begin_trouble(Disruption { cuts, failed: part, ..Disruption::default() }, for_us);
     }
 }

@@ -88,7 +88,8 @@ impl World {
                 replica,
                 leader,
                 pace_ms: report.pace_ms,
-                own_ms: u64::from(report.company.flush_ms) + u64::from(report.company.trip_ms),
+                own_ms: u64::from(report.peer_health.flush_ms)
+                    + u64::from(report.peer_health.trip_ms),
                 near: sight.near(replica, pace::ARRIVED_US, now_us),
             };
             check = check.and_then(|()| self.checkers.pace.follows(now_us, &followed));
@@ -112,8 +113,8 @@ impl World {
         {
             return;
         }
-        let company = process.node.report().company;
-        if let Err(broken) = sight::own_clock(replica, &company) {
+        let peer_health = process.node.report().peer_health;
+        if let Err(broken) = sight::own_clock(replica, &peer_health) {
             self.fail(broken);
         }
     }

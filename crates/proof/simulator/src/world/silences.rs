@@ -4,7 +4,7 @@
 
 use super::World;
 use super::by_hand::Filter;
-use super::chaos::Trouble;
+use super::chaos::Disruption;
 use crate::options::Mode;
 use crate::random::Random;
 use crate::report::FaultKind;
@@ -103,6 +103,6 @@ impl World {
         self.trace.line(self.now_us, format_args!("{silence:?}"));
         self.silences.push(silence);
         let failed = if among_all { Vec::new() } else { vec![victim] };
-        self.begin_trouble(Trouble { failed, ..Trouble::default() }, for_us);
+        self.begin_trouble(Disruption { failed, ..Disruption::default() }, for_us);
     }
 }

@@ -1,7 +1,7 @@
 //! What goes wrong with one replica: its process, its machine, its disk as it works, its clocks.
 
 use super::World;
-use super::chaos::{Ill, Trouble};
+use super::chaos::{Disruption, Ill};
 use super::clock::ClockFault;
 use crate::report::FaultKind;
 use perdura_durability::memory_disk::{Errors, Operation};
@@ -159,56 +159,56 @@ impl World {
         let here = &mut self.replicas[victim];
         here.sick = Some(kind);
         here.disk.fail(Errors { operation, after, sticky: true, short: false });
-        let trouble = Trouble { ill: Some(Ill::Disk(victim)), ..Trouble::default() };
-        self.begin_trouble(trouble, for_us);
+        let disruption = Disruption { ill: Some(Ill::Disk(victim)), ..Disruption::default() };
+        self.begin_trouble(disruption, for_us);
     }
 
     /// What makes a replica slow or cuts it off for a while.
     fn hinder(&mut self, kind: FaultKind, victim: usize) {
         let for_us = self.chaos.downtime_us(&self.plan);
         let random = &mut self.chaos.random;
-        let mut trouble = Trouble::default();
+        let mut disruption = Disruption::default();
         match kind {
             FaultKind::SlowDisk => {
                 let slow_us = random.between(5_000, 300_000);
                 let here = &mut self.replicas[victim];
                 (here.slow_us, here.hangs) = (slow_us, slow_us > HANGS_US);
-                trouble.ill = Some(Ill::SlowDisk(victim));
+                disruption.ill = Some(Ill::SlowDisk(victim));
             }
             FaultKind::SlowProcess => {
                 self.replicas[victim].slow_round_us = random.between(5_000, 300_000);
-                trouble.ill = Some(Ill::SlowProcess(victim));
+                disruption.ill = Some(Ill::SlowProcess(victim));
             }
             FaultKind::SlowLinks => {
                 let bytes_per_second = random.between(4_000, 200_000);
-                trouble.ill = Some(Ill::SlowLinks(victim));
-                trouble.failed = vec![victim];
+                disruption.ill = Some(Ill::SlowLinks(victim));
+                disruption.failed = vec![victim];
                 self.throttle(victim, bytes_per_second);
             }
             FaultKind::Isolation => {
-                trouble.cuts = self.cuts_of(victim, true, true);
-                trouble.failed = vec![victim];
+                disruption.cuts = self.cuts_of(victim, true, true);
+                disruption.failed = vec![victim];
             }
             FaultKind::OneWayPartition => {
                 let hears = random.percent(50);
-                trouble.cuts = self.cuts_of(victim, hears, !hears);
+                disruption.cuts = self.cuts_of(victim, hears, !hears);
                 // From or to all, or a single other replica.
                 if self.chaos.random.percent(40) {
                     let n = self.n() as u64;
                     let other = (victim + 1 + self.chaos.random.below(n - 1) as usize) % self.n();
-                    trouble.cuts.retain(|(from, to)| *from == other || *to == other);
+                    disruption.cuts.retain(|(from, to)| *from == other || *to == other);
                 }
-                trouble.failed = vec![victim];
+                disruption.failed = vec![victim];
             }
             FaultKind::Flapping => {
-                trouble.flaps_us = Some(random.between(5_000, 300_000));
-                trouble.cuts = self.cuts_of(victim, true, true);
-                trouble.failed = vec![victim];
+                disruption.flaps_us = Some(random.between(5_000, 300_000));
+                disruption.cuts = self.cuts_of(victim, true, true);
+                disruption.failed = vec![victim];
             }
             _ => return,
         }
         self.fired(kind);
-        self.begin_trouble(trouble, for_us);
+        self.begin_trouble(disruption, for_us);
     }
 
     /// Wall clock, monotonic clock or both go wrong; worse than `max_skew_ms` is a failure, and
@@ -230,7 +230,7 @@ impl World {
         self.replicas[victim].clock.disturb(self.now_us, fault);
         self.look_at_clock(victim);
         self.trace.line(self.now_us, format_args!("clock of r{victim}: {fault:?}"));
-        let trouble = Trouble { ill: Some(Ill::Clock(victim)), ..Trouble::default() };
-        self.begin_trouble(trouble, for_us);
+        let disruption = Disruption { ill: Some(Ill::Clock(victim)), ..Disruption::default() };
+        self.begin_trouble(disruption, for_us);
     }
 }

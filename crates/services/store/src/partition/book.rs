@@ -22,7 +22,7 @@ use super::certificate::SignedMembers;
 use super::intent::{Intent, TransactionId};
 use super::limits::HELD_PIECE_BYTES;
 use super::marks::{Change, Mark, Marks, Number};
-use super::records::{Held, Record, Stop};
+use super::records::{Holdings, Record, Stop};
 use crate::limits::ENTRY_OVERHEAD_BYTES;
 use crate::map::SegmentMap;
 use bytes::Bytes;
@@ -150,7 +150,7 @@ impl Key {
 const RECORD_BESIDE_INTENT: usize = 8 + 1 + 1;
 
 /// What a transaction that is granted adds to the book, bytes: its record, which stays when it ends, and what it holds until then.
-pub(crate) fn bytes_added(intent: &Intent, held: Option<&Held>) -> u64 {
+pub(crate) fn bytes_added(intent: &Intent, held: Option<&Holdings>) -> u64 {
     let entry = |key: Key, value: usize| key.bytes().len() + value + ENTRY_OVERHEAD_BYTES;
     let id = TransactionId::default();
     let mut bytes = entry(Key::Record(id), intent.to_bytes().len() + RECORD_BESIDE_INTENT);
@@ -343,7 +343,7 @@ impl Book {
         }
         for (id, bytes) in held {
             let record = contents.records.get_mut(&id).ok_or(CONTRADICTION)?;
-            record.held = Some(Held::from_bytes(bytes.into()).map_err(malformed)?);
+            record.held = Some(Holdings::from_bytes(bytes.into()).map_err(malformed)?);
         }
         let fits = |record: &Record| record.is_pending() == record.held.is_some();
         if contents.records.values().all(fits) { Ok(contents) } else { Err(CONTRADICTION) }
@@ -375,7 +375,8 @@ mod tests {
             };
             let key = |number: usize| Bytes::from(format!("key-{number}").into_bytes());
             let value = |number| (key(number), Some(Bytes::from(vec![7; number * 20_000])));
-            let mut held = Held { touched: Default::default(), writes: BTreeMap::new(), growth: 5 };
+            let mut held =
+                Holdings { touched: Default::default(), writes: BTreeMap::new(), growth: 5 };
             held.touched.intervals.push(Interval { start: key(1), end: None });
             held.touched.reads.insert(key(3));
             held.writes = (0..values).map(value).collect();

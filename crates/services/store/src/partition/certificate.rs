@@ -7,7 +7,7 @@
 use super::statement::Statement;
 use perdura_protocol::codec::{encode_count, encode_list};
 use perdura_protocol::keys::Claim;
-use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
+use perdura_protocol::statement::{STATEMENT_BYTES, StatementKind};
 use perdura_protocol::{
     Attestation, Context, Decode, DecodeError, Digest, Encode, Map, PartitionId, PublicKey, Reader,
     SecretKey, Signature, Slot, View, limits,
@@ -95,7 +95,7 @@ impl Members {
         let mut out = b"perdura.members.v1".to_vec();
         self.encode(&mut out);
         let context = Context { cluster: group.id, configuration: self.configuration };
-        Some(context.statement(Kind::Members, View(0), Slot(0), Digest::of(&out)))
+        Some(context.statement(StatementKind::Members, View(0), Slot(0), Digest::of(&out)))
     }
 
     /// With the administrator's word for it. None if the group could not have these members.

@@ -19,7 +19,7 @@ const PARTICIPANT_STEP: usize = 256;
 type Elsewhere = BTreeMap<(PartitionId, u64), u64>;
 
 /// What became of looking through a session's transactions.
-struct Looked {
+struct Scan {
     /// Those that are over everywhere.
     over: Vec<TransactionId>,
     /// How many participants were looked at.
@@ -73,10 +73,10 @@ impl Partition {
     }
 
     /// Looks through a session's transactions below a number for those that are over here, and elsewhere by these fences.
-    fn look(&self, session: SessionId, below: u64, elsewhere: &Elsewhere) -> Looked {
+    fn look(&self, session: SessionId, below: u64, elsewhere: &Elsewhere) -> Scan {
         let most = if self.version == 1 { usize::MAX } else { limits::LOOKED_AT };
         let from = self.stops.get(&session).copied().unwrap_or_default();
-        let mut looked = Looked { over: Vec::new(), participants: 0, stop: None };
+        let mut looked = Scan { over: Vec::new(), participants: 0, stop: None };
         for (id, record) in self.records.below(session, below, from) {
             if self.is_over(record, elsewhere, &mut looked.participants) {
                 looked.over.push(id);

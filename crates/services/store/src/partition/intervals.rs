@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::cmp::Ordering;
 
 /// Where an interval starts, whose it is, and which of his.
-pub(super) type Place = (Bytes, TransactionId, usize);
+pub(super) type IntervalStart = (Bytes, TransactionId, usize);
 
 /// Where one ends, if it does, and whose it is.
 type Last = (Option<Bytes>, TransactionId);
@@ -27,7 +27,7 @@ type Tree = Option<Box<Node>>;
 
 #[derive(Clone, Debug)]
 struct Node {
-    place: Place,
+    place: IntervalStart,
     own: Last,
     longest: Last,
     size: usize,
@@ -44,11 +44,11 @@ impl Intervals {
         size(&self.0)
     }
 
-    pub(super) fn insert(&mut self, place: Place, end: Option<Bytes>) {
+    pub(super) fn insert(&mut self, place: IntervalStart, end: Option<Bytes>) {
         self.0 = Some(with(self.0.take(), place, end));
     }
 
-    pub(super) fn remove(&mut self, place: &Place) {
+    pub(super) fn remove(&mut self, place: &IntervalStart) {
         self.0 = without(self.0.take(), place);
     }
 
@@ -87,7 +87,7 @@ fn size(tree: &Tree) -> usize {
     tree.as_ref().map_or(0, |node| node.size)
 }
 
-fn with(tree: Tree, place: Place, end: Option<Bytes>) -> Box<Node> {
+fn with(tree: Tree, place: IntervalStart, end: Option<Bytes>) -> Box<Node> {
     let Some(mut node) = tree else {
         let own = (end, place.1);
         let longest = own.clone();
@@ -101,7 +101,7 @@ fn with(tree: Tree, place: Place, end: Option<Bytes>) -> Box<Node> {
     node.balanced()
 }
 
-fn without(tree: Tree, place: &Place) -> Tree {
+fn without(tree: Tree, place: &IntervalStart) -> Tree {
     let mut node = tree?;
     match place.cmp(&node.place) {
         Ordering::Less => node.left = without(node.left.take(), place),
@@ -202,7 +202,7 @@ mod tests {
     use perdura_protocol::Digest;
     use std::collections::BTreeMap;
 
-    type Model = BTreeMap<Place, Option<Bytes>>;
+    type Model = BTreeMap<IntervalStart, Option<Bytes>>;
 
     /// By looking at each.
     fn over(model: &Model, key: &[u8]) -> Option<TransactionId> {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     /// It is as the module says. Its places in order, and its height.
-    fn check<'a>(tree: &'a Tree, places: &mut Vec<&'a Place>) -> usize {
+    fn check<'a>(tree: &'a Tree, places: &mut Vec<&'a IntervalStart>) -> usize {
         let Some(node) = tree else { return 0 };
         let first = places.len();
         let left = check(&node.left, places);
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn as_many_as_there_may_be_are_a_few_steps_deep() {
         let count = super::super::limits::RANGES;
-        let place = |number: usize| -> Place {
+        let place = |number: usize| -> IntervalStart {
             (Bytes::copy_from_slice(&(number as u32).to_be_bytes()), id(number), number)
         };
         let mut below = choices(7);

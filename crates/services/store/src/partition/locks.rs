@@ -125,7 +125,7 @@ impl Decode for Touched {
 
 /// Where one meets another.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Met {
+pub(crate) struct LockConflict {
     pub key: Bytes,
     /// Whether the one who comes wants to write there.
     pub writes: bool,
@@ -187,17 +187,17 @@ impl Locks {
     }
 
     /// The first key at which somebody is in the way of a transaction that touches this.
-    pub(crate) fn met(&self, touched: &Touched) -> Option<Met> {
+    pub(crate) fn met(&self, touched: &Touched) -> Option<LockConflict> {
         let Touched { reads, writes, intervals } = touched;
         let at = |key: &Bytes, writes, holder: Option<TransactionId>| {
-            holder.map(|holder| Met { key: key.clone(), writes, holder })
+            holder.map(|holder| LockConflict { key: key.clone(), writes, holder })
         };
         let mut read = reads.iter().filter_map(|key| at(key, false, self.against_read(key)));
         let mut written = writes.iter().filter_map(|key| at(key, true, self.against_write(key)));
         let in_intervals = || {
             intervals.iter().find_map(|interval| {
                 let (key, holder) = self.writer_in(interval)?;
-                Some(Met { key: key.clone(), writes: false, holder })
+                Some(LockConflict { key: key.clone(), writes: false, holder })
             })
         };
         read.next().or_else(|| written.next()).or_else(in_intervals)

@@ -66,7 +66,7 @@ use tally::Tally;
 
 /// Which partition of which store.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct StorePartition {
     /// The store's partitions.
     pub map: Arc<Map>,
     /// Which of them.
@@ -97,7 +97,7 @@ pub(crate) struct Entries<'a> {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Partition {
-    place: Place,
+    place: StorePartition,
     now: Time,
     // All that follows is in the book, but for the locks, which follow from it.
     book: Book,
@@ -128,7 +128,7 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    pub(crate) fn new(place: Place) -> Partition {
+    pub(crate) fn new(place: StorePartition) -> Partition {
         let first = |(index, group): (usize, &perdura_protocol::partitions::Group)| {
             let partition = PartitionId(index as u16);
             (partition, Members { partition, configuration: 0, keys: group.members.clone() })
@@ -156,7 +156,7 @@ impl Partition {
         }
     }
 
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &StorePartition {
         &self.place
     }
 
@@ -565,7 +565,10 @@ impl Partition {
     }
 
     /// The partition whose book this is.
-    pub(crate) fn restore(place: Place, book: SegmentMap) -> Result<Partition, RestoreError> {
+    pub(crate) fn restore(
+        place: StorePartition,
+        book: SegmentMap,
+    ) -> Result<Partition, RestoreError> {
         const CONTRADICTION: RestoreError = RestoreError::Contradiction("locks of the partition");
         let book = Book(book);
         let Contents {

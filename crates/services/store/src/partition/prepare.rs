@@ -6,7 +6,7 @@ use super::certificate::Certificate;
 use super::command::Wanted;
 use super::intent::{Intent, digest_of_part};
 use super::locks::Touched;
-use super::records::{Held, Record, Taken};
+use super::records::{Holdings, Record, Taken};
 use super::reply::{Blocker, PartitionReply, Reason, Vote};
 use super::{Asker, Entries, Participant, Partition, limits};
 use crate::plan::{Plan, exceed};
@@ -153,7 +153,7 @@ impl Partition {
         intent: &Intent,
         ((transaction, wanted), asker): ((&Transaction, Option<Digest>), &Asker<'_>),
         decides: bool,
-    ) -> Result<(Held, Vec<OperationResult>), Reason> {
+    ) -> Result<(Holdings, Vec<OperationResult>), Reason> {
         self.have_not_ended(intent)?;
         if intent.map != self.place.map.version || !self.has_all_keys(transaction) {
             return Err(Reason::Map);
@@ -185,7 +185,7 @@ impl Partition {
             grown + value.as_deref().map_or(0, bytes).saturating_sub(before)
         };
         let growth = if decides { 0 } else { plan.changes.iter().fold(0, growth) };
-        let held = Held { touched, writes: plan.changes, growth };
+        let held = Holdings { touched, writes: plan.changes, growth };
         let (client, takes) = (intent.client, held.takes());
         let may_read = self.may_read(client, takes) && self.locks.has_room(&held.touched);
         if !decides && !may_read {
@@ -203,7 +203,13 @@ impl Partition {
 
     /// That there is room for what it writes, and from version 2 on also for what is remembered of it: of that the limit knows nothing otherwise
     /// where it only reads, or replaces values.
-    fn has_room(&self, entries: &Entries<'_>, intent: &Intent, held: &Held, decides: bool) -> bool {
+    fn has_room(
+        &self,
+        entries: &Entries<'_>,
+        intent: &Intent,
+        held: &Holdings,
+        decides: bool,
+    ) -> bool {
         let mut room = self.unreserved(entries.limit);
         if self.version > 1 {
             let added = bytes_added(intent, (!decides).then_some(held));

@@ -14,7 +14,7 @@ use std::ops::Bound;
 
 /// What a pending transaction holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
+pub(crate) struct Holdings {
     pub touched: Touched,
     /// What it writes if it commits; nothing where the key goes.
     pub writes: BTreeMap<Bytes, Option<Bytes>>,
@@ -22,7 +22,7 @@ pub(crate) struct Held {
     pub growth: u64,
 }
 
-impl Held {
+impl Holdings {
     /// What it takes while it is pending.
     pub(crate) fn takes(&self) -> Taken {
         let values = self.writes.values().filter(|value| value.is_some()).count();
@@ -90,7 +90,7 @@ pub(crate) struct Record {
     pub vote: Vote,
     pub outcome: Option<bool>,
     /// While it is pending.
-    pub held: Option<Held>,
+    pub held: Option<Holdings>,
 }
 
 impl Record {
@@ -152,7 +152,7 @@ impl Records {
 
     /// Adds one that is not here yet, and takes part.
     pub(crate) fn insert(&mut self, id: TransactionId, record: Record) {
-        let taken = record.held.as_ref().map(Held::takes).unwrap_or_default();
+        let taken = record.held.as_ref().map(Holdings::takes).unwrap_or_default();
         self.taken.add(taken);
         let share = self.of_client.entry(record.intent.client).or_default();
         share.remembered += 1;
@@ -174,12 +174,12 @@ impl Records {
     }
 
     /// A pending one is over. Gives what it held.
-    pub(crate) fn finish(&mut self, id: TransactionId, committed: bool) -> Option<Held> {
+    pub(crate) fn finish(&mut self, id: TransactionId, committed: bool) -> Option<Holdings> {
         let record = self.by_id.get_mut(&id).filter(|record| record.is_pending())?;
         record.outcome = Some(committed);
         let held = record.held.take();
         let (since, counter) = (record.since, record.intent.counter);
-        let taken = held.as_ref().map(Held::takes).unwrap_or_default();
+        let taken = held.as_ref().map(Holdings::takes).unwrap_or_default();
         self.taken.remove(taken);
         if let Some(share) = self.of_client.get_mut(&record.intent.client) {
             share.pending -= 1;
@@ -304,7 +304,7 @@ impl Records {
     }
 }
 
-impl Encode for Held {
+impl Encode for Holdings {
     fn encode(&self, out: &mut Vec<u8>) {
         self.touched.encode(out);
         encode_count(self.writes.len(), out);
@@ -317,7 +317,7 @@ impl Encode for Held {
     }
 }
 
-impl Decode for Held {
+impl Decode for Holdings {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         use crate::limits::{KEY_BYTES, OPERATIONS, VALUE_BYTES};
         let touched = Decode::decode(reader)?;
@@ -331,7 +331,7 @@ impl Decode for Held {
             };
             writes.insert(key, value);
         }
-        Ok(Held { touched, writes, growth: Decode::decode(reader)? })
+        Ok(Holdings { touched, writes, growth: Decode::decode(reader)? })
     }
 }
 

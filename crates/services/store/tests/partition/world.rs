@@ -11,8 +11,8 @@ use perdura_protocol::{
     SecretKey, SessionId, Slot, Time,
 };
 use perdura_store::partition::{
-    Blocker, Certificate, Intent, Members, Participant, PartitionCommand, PartitionReply, Place,
-    Reason, Statement, TransactionId, Vote, digest_of_part,
+    Blocker, Certificate, Intent, Members, Participant, PartitionCommand, PartitionReply, Reason,
+    Statement, StorePartition, TransactionId, Vote, digest_of_part,
 };
 use perdura_store::{Operation, Store, StoreCommand, StoreReply, Transaction};
 use std::sync::Arc;
@@ -95,8 +95,11 @@ impl World {
         });
         map.check().unwrap();
         let store = |index| {
-            let place =
-                Place { map: map.clone(), partition: partition(index as u16), max_skew_ms: 500 };
+            let place = StorePartition {
+                map: map.clone(),
+                partition: partition(index as u16),
+                max_skew_ms: 500,
+            };
             Store::partitioned(limit, place)
         };
         let stores = (0..partitions).map(store).collect();
@@ -316,7 +319,7 @@ impl World {
             };
             let snapshot = store.snapshot();
             let segments = (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect();
-            let place = Place {
+            let place = StorePartition {
                 map: self.map.clone(),
                 partition: partition(index as u16),
                 max_skew_ms: 500,

@@ -1,7 +1,7 @@
 //! Ending what clients have left pending.
 
-use super::{Cursor, Listed, Looked, Own};
-use crate::{Groups, Rescue, Transactions};
+use super::{Cursor, Listed, Own, Round};
+use crate::{Groups, Resolution, Transactions};
 use futures_util::future::join_all;
 use perdura_protocol::{PartitionId, Time, seeded};
 use perdura_store::partition::{Intent, PartitionCommand, TransactionId, Waiting, limits};
@@ -63,7 +63,7 @@ impl Ending {
         &mut self,
         transactions: &Transactions<G>,
         own: &Own,
-        looked: &mut Looked,
+        looked: &mut Round,
     ) {
         let own_ms = transactions.groups().now_ms();
         let is_old = |one: &Waiting, now: Time| self.age_ms(one, now, own_ms) >= limits::EXPIRY_MS;
@@ -121,7 +121,7 @@ impl Ending {
         &mut self,
         transactions: &Transactions<G>,
         old: BTreeMap<TransactionId, Intent>,
-        looked: &mut Looked,
+        looked: &mut Round,
     ) {
         // Those of a participant that is down take their whole time: of what was in vain before, some at a time, behind the others.
         let was_in_vain = |intent: &Intent| {
@@ -133,11 +133,11 @@ impl Ending {
         old.append(&mut again);
         for some in old.chunks(ENDED_AT_ONCE) {
             let deadline_ms = transactions.deadline_of_look_ms();
-            let rescues = some.iter().map(|intent| transactions.rescue(intent, deadline_ms));
-            let ended = join_all(rescues).await;
+            let endings = some.iter().map(|intent| transactions.resolve(intent, deadline_ms));
+            let ended = join_all(endings).await;
             let now_ms = transactions.groups().now_ms();
-            for (intent, rescue) in some.iter().zip(ended) {
-                if rescue == Rescue::Ended {
+            for (intent, ending) in some.iter().zip(ended) {
+                if ending == Resolution::Ended {
                     looked.ended += 1;
                     self.pending.remove(&intent.id());
                 } else if let Some(pending) = self.pending.get_mut(&intent.id()) {

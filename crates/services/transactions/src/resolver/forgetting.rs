@@ -27,7 +27,7 @@ const AGAIN_AT_MOST_MS: u64 = 600_000;
 const SESSIONS: usize = 4096;
 
 /// A client's session with a partition.
-type Place = (PartitionId, SessionId);
+type SessionAt = (PartitionId, SessionId);
 
 /// A session of which something is remembered.
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +44,11 @@ struct Noticed {
 #[derive(Debug, Default)]
 pub(super) struct Forgetting {
     pages: BTreeMap<PartitionId, Cursor>,
-    sessions: BTreeMap<Place, Noticed>,
+    sessions: BTreeMap<SessionAt, Noticed>,
     count: u64,
 }
 
-fn place_of(partition: PartitionId, intent: &Intent) -> Option<Place> {
+fn place_of(partition: PartitionId, intent: &Intent) -> Option<SessionAt> {
     intent.participant(partition).map(|one| (partition, intent.session(one)))
 }
 
@@ -75,7 +75,7 @@ impl Forgetting {
         });
         let lists = join_all(lists).await;
         let now_ms = transactions.groups().now_ms();
-        let mut sessions: BTreeMap<Place, Vec<Intent>> = BTreeMap::new();
+        let mut sessions: BTreeMap<SessionAt, Vec<Intent>> = BTreeMap::new();
         for (partition, (pages, next)) in lists {
             self.pages.insert(partition, next);
             for Waiting { intent, .. } in pages.into_iter().flat_map(|page| page.transactions) {
@@ -86,11 +86,11 @@ impl Forgetting {
             }
         }
         // Those that were asked for longest ago first. What one waits for that is down keeps no other waiting.
-        let mut due: Vec<(Place, Vec<Intent>)> = sessions.into_iter().collect();
+        let mut due: Vec<(SessionAt, Vec<Intent>)> = sessions.into_iter().collect();
         due.sort_by_key(|(place, _)| self.sessions.get(place).map(|noticed| noticed.asked_at_ms));
         due.truncate(FORGOTTEN_AT_ONCE);
         // All sessions of a client in one go: they are forgotten together.
-        let mut of_clients: BTreeMap<PublicKey, (Vec<Place>, Vec<Intent>)> = BTreeMap::new();
+        let mut of_clients: BTreeMap<PublicKey, (Vec<SessionAt>, Vec<Intent>)> = BTreeMap::new();
         for (place, intents) in due {
             let (places, of_client) = of_clients.entry(place.1.client).or_default();
             places.push(place);
@@ -118,7 +118,7 @@ impl Forgetting {
     }
 
     /// Whether it is time to ask for a session.
-    fn is_due(&mut self, place: Place, own: &Own, now_ms: u64) -> bool {
+    fn is_due(&mut self, place: SessionAt, own: &Own, now_ms: u64) -> bool {
         if self.sessions.len() >= SESSIONS {
             // Of what others have had forgotten.
             self.sessions.retain(|_, noticed| noticed.asked_at_ms + AGAIN_AT_MOST_MS >= now_ms);

@@ -29,7 +29,7 @@ const PAGES: usize = 16;
 
 /// What one look came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Looked {
+pub struct Round {
     /// Transactions that were pending; of each partition so many are looked at as are listed at once.
     pub pending: u64,
     /// Transactions that it ended.
@@ -117,8 +117,8 @@ impl<G: Groups> Resolver<G> {
     }
 
     /// Looks once at all of its partitions. To be called again and again, twice a second or so. What is over is forgotten beside that.
-    pub async fn look(&mut self) -> Looked {
-        let mut looked = Looked::default();
+    pub async fn look(&mut self) -> Round {
+        let mut looked = Round::default();
         let now_ms = self.transactions.groups().now_ms();
         if now_ms >= self.forgets_at_ms {
             self.forgets_at_ms = now_ms + FORGET_EVERY_MS;

@@ -11,7 +11,9 @@ use perdura_protocol::{
     ClusterId, Decode, Digest, Encode, Faults, Map, PartitionId, PublicKey, RefusalReason,
     ReplicaId, Scheme, SecretKey, SessionId, Slot, Time,
 };
-use perdura_store::partition::{Certificate, PartitionCommand, PartitionReply, Place, Waiting};
+use perdura_store::partition::{
+    Certificate, PartitionCommand, PartitionReply, StorePartition, Waiting,
+};
 use perdura_store::{Operation, Store, StoreCommand};
 use perdura_transactions::{Answer, Groups, Transactions};
 use std::collections::BTreeSet;
@@ -104,7 +106,7 @@ impl Partitions {
         });
         let store = |index| {
             let partition = PartitionId(index as u16);
-            let place = Place { map: map.clone(), partition, max_skew_ms: 500 };
+            let place = StorePartition { map: map.clone(), partition, max_skew_ms: 500 };
             let mut store = Store::partitioned(1 << 30, place);
             store.set_version(store.newest_version());
             store

@@ -19,7 +19,7 @@ struct Nested {
     numbers: (u8, i16, u32, i64, u128, i128, f32, f64, bool, char),
     texts: Vec<String>,
     pairs: BTreeMap<String, Option<Nested>>,
-    kinds: Vec<Kind>,
+    kinds: Vec<CallKind>,
     array: [Option<u16>; 3],
     newtype: Newtype,
     set: BTreeSet<Option<bool>>,
@@ -29,11 +29,11 @@ struct Nested {
 struct Newtype(Vec<Vec<u8>>);
 
 #[derive(Serialize, Deserialize, PartialEq, Clone, Debug)]
-enum Kind {
+enum CallKind {
     Unit,
     One(Box<Nested>),
-    Two(u8, Option<Box<Kind>>),
-    Fields { text: String, inner: Result<(), Box<Kind>> },
+    Two(u8, Option<Box<CallKind>>),
+    Fields { text: String, inner: Result<(), Box<CallKind>> },
 }
 
 /// Choices that are as good as any (SplitMix64).
@@ -85,13 +85,13 @@ impl Choices {
         }
     }
 
-    fn kind(&mut self, depth: usize) -> Kind {
-        let Some(depth) = depth.checked_sub(1) else { return Kind::Unit };
+    fn kind(&mut self, depth: usize) -> CallKind {
+        let Some(depth) = depth.checked_sub(1) else { return CallKind::Unit };
         match self.below(4) {
-            0 => Kind::Unit,
-            1 => Kind::One(Box::new(self.nested(depth))),
-            2 => Kind::Two(7, Some(Box::new(self.kind(depth)))),
-            _ => Kind::Fields { text: self.text(), inner: Err(Box::new(self.kind(depth))) },
+            0 => CallKind::Unit,
+            1 => CallKind::One(Box::new(self.nested(depth))),
+            2 => CallKind::Two(7, Some(Box::new(self.kind(depth)))),
+            _ => CallKind::Fields { text: self.text(), inner: Err(Box::new(self.kind(depth))) },
         }
     }
 }
@@ -169,8 +169,8 @@ fn nests<T: DeserializeOwned>(again: &[u8], end: &[u8], levels: usize) {
 fn each_way_to_contain_itself_has_levels() {
     nests::<Link>(&[1], &[0], 2);
     nests::<Through>(&[1], &[0], 2);
-    nests::<Kind>(&[2, 0, 1], &[0], 2);
-    nests::<Kind>(&[3, 0, 1], &[0], 2);
+    nests::<CallKind>(&[2, 0, 1], &[0], 2);
+    nests::<CallKind>(&[3, 0, 1], &[0], 2);
     let bytes = |times: usize| [&[1, 7].repeat(times)[..], &[0]].concat();
     assert!(decode::<Mapped>(&bytes(20), LEVELS).is_some_and(|one| one.entries.len() == 1));
     assert!(decode::<Mapped>(&bytes(22), LEVELS).is_none());
@@ -224,14 +224,14 @@ fn what_is_more_than_a_number_is_counted() {
     has_parts(&vec![String::new(); 1000], 1001);
     has_parts(&vec![None::<u64>; 1000], 1001);
     has_parts(&vec![Some(String::new()); 1000], 2001);
-    has_parts(&vec![Kind::Unit; 1000], 1001);
+    has_parts(&vec![CallKind::Unit; 1000], 1001);
     has_parts(&vec![(1u8, 2u8); 1000], 1001);
     has_parts(&vec![Newtype(vec![]); 1000], 1001);
     has_parts(
         &[(1u8, "a".to_owned()), (2, String::new())].into_iter().collect::<BTreeMap<_, _>>(),
         3,
     );
-    has_parts(&Kind::Two(7, Some(Box::new(Kind::Unit))), 3);
+    has_parts(&CallKind::Two(7, Some(Box::new(CallKind::Unit))), 3);
     // The struct, its numbers, its four lists and maps, its array of three, and what the newtype has in it.
     has_parts(&Nested::default(), 1 + 1 + 4 + 4 + 1);
 }

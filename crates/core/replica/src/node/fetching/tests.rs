@@ -120,7 +120,7 @@ fn what_may_be_lost_is_asked_for_again_before_its_time_is_over() {
 }
 
 #[test]
-fn patience_grows_when_nobody_gave_anything_and_within_bounds() {
+fn the_timeout_grows_when_nobody_gave_anything_and_within_bounds() {
     let mut pace = Pace::default();
     let mut state = fetching(30, (2, 2), &[]);
     let owed = of(&state.asks(0), A);
@@ -208,7 +208,7 @@ fn when_pieces_come_slowly_the_reserve_is_asked_too() {
     assert!(state.asks(since + 10).iter().all(|ask| ask.0 != LEADER));
     assert!(state.lags(since + PACE_MS, &mut pace));
     assert_eq!(of(&state.asks(since + PACE_MS), LEADER).len(), LEAST_AT_ONCE);
-    // The way may be slow: more patience from now on, also for the next state.
+    // The way may be slow: a longer time-out from now on, also for the next state.
     assert!(!state.lags(since + 3 * PACE_MS - 1, &mut pace));
     assert!(state.lags(since + 3 * PACE_MS, &mut pace));
 }

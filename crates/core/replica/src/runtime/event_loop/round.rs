@@ -19,7 +19,7 @@ impl EventLoop {
         workers: &mut Workers,
     ) -> Result<(), RunError> {
         // What is left to do waits behind what has arrived, not the reverse.
-        let more = self.node.has_more() || self.courier.has_more();
+        let more = self.node.has_more() || self.transfer_links.has_more();
         let gathers = self.node.gathers_ms(self.clock.now()).unwrap_or(TICK_MS);
         let timeout = Duration::from_millis(if more { 0 } else { gathers.min(TICK_MS) });
         self.node.stages().enter(Stage::Receive);
@@ -97,7 +97,7 @@ impl EventLoop {
                 }
                 Completion::StateDamaged(what) => Input::StateDamaged { what },
                 Completion::Carried(carried) => {
-                    self.courier.take_in(carried);
+                    self.transfer_links.take_in(carried);
                     continue;
                 }
                 Completion::Refused(_)
@@ -128,7 +128,7 @@ impl EventLoop {
                     Input::Message { peer: node_peer(peer), bytes: message }
                 }
                 HubEvent::Handed(handed) => {
-                    self.courier.adopt(handed);
+                    self.transfer_links.adopt(handed);
                     continue;
                 }
             };
@@ -155,7 +155,7 @@ impl EventLoop {
     /// What came over transfer links, up to its share of a round, after what agreement waits for.
     fn take_transfers(&mut self, now: Now, workers: &mut Workers) -> Result<(), RunError> {
         let mut taken = 0;
-        while let Some(input) = self.courier.next_input(&mut taken) {
+        while let Some(input) = self.transfer_links.next_input(&mut taken) {
             if !self.tap.hears(now, &input) {
                 continue;
             }
@@ -164,7 +164,7 @@ impl EventLoop {
             if self.node.malformed() > before
                 && let Some(from) = from
             {
-                self.courier.punish(from);
+                self.transfer_links.punish(from);
             }
             self.make_room(workers)?;
         }
@@ -277,8 +277,8 @@ impl EventLoop {
 
     fn send(&mut self, peer: Peer, lane: Lane, bytes: Bytes) {
         let sent = match (lane, peer) {
-            (Lane::Transfer, Peer::Replica(id)) if self.courier.is_up(id) => {
-                self.courier.send(id, bytes)
+            (Lane::Transfer, Peer::Replica(id)) if self.transfer_links.is_up(id) => {
+                self.transfer_links.send(id, bytes)
             }
             _ => self.hub.send(&link_peer(peer), bytes),
         };

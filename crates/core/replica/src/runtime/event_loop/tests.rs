@@ -8,7 +8,7 @@ use crate::runtime::device::Paced;
 use crate::runtime::starting::Starting;
 use bytes::Bytes;
 use perdura_durability::{
-    Expectation, FileDisk, Identity, NewState, OpenError, Opened, Options, PieceName,
+    Expectation, FileDisk, Identity, NewState, OpenError, Opened, PieceName, StorageOptions,
 };
 use perdura_execution::{Genesis, any_service};
 use perdura_protocol::configuration::{Member, Parameters};
@@ -93,7 +93,7 @@ fn opened(
         boot_id: [boot_id; 16],
         nonce: [3; 16],
     };
-    storage::open(disk, &expectation, &Options::default())
+    storage::open(disk, &expectation, &StorageOptions::default())
 }
 
 /// Of a new data directory.
@@ -190,7 +190,7 @@ fn event_loop() -> EventLoop {
         seed: 1,
     };
     let transfers = Hub::dialling(&hub, Lane::Transfer, clock.origin).unwrap();
-    let hubs = (Hub::bind(&hub, clock.origin).unwrap(), Courier::new(transfers, 3));
+    let hubs = (Hub::bind(&hub, clock.origin).unwrap(), TransferLinks::new(transfers, 3));
     let boot = Boot {
         me: config.id,
         key: config.key.clone(),

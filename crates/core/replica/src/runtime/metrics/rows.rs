@@ -8,7 +8,7 @@ pub(super) type Row = (&'static str, &'static str, u64);
 /// Where it is, and how large its state.
 pub(super) fn position(snapshot: &Snapshot) -> Vec<Row> {
     let report = &snapshot.report;
-    let (c, company) = (&report.counters, &report.company);
+    let (c, peer_health) = (&report.counters, &report.peer_health);
     vec![
         (
             "perdura_request_timeout_milliseconds",
@@ -25,12 +25,12 @@ pub(super) fn position(snapshot: &Snapshot) -> Vec<Row> {
         (
             "perdura_members_heard",
             "Members that are heard of and whose disks do not hang, with this one.",
-            company.hears as u64,
+            peer_health.hears as u64,
         ),
         (
             "perdura_log_stalled_milliseconds",
             "How long a write to the log has not come back; 0 while none hangs.",
-            u64::from(company.stalled_ms),
+            u64::from(peer_health.stalled_ms),
         ),
         ("perdura_decided_slot", "Last slot known to be decided.", report.decided.0),
         ("perdura_executed_slot", "Last slot executed.", report.executed.0),
@@ -98,12 +98,12 @@ pub(super) fn waiting(snapshot: &Snapshot) -> Vec<Row> {
         (
             "perdura_execution_waiting_batches",
             "Batches that are decided and not executed.",
-            held.unexecuted.0 as u64,
+            held.apply_queue.0 as u64,
         ),
         (
             "perdura_execution_waiting_bytes",
             "Bytes of batches that are decided and not executed.",
-            held.unexecuted.1 as u64,
+            held.apply_queue.1 as u64,
         ),
         (
             "perdura_execution_waiting_retries",
@@ -212,7 +212,7 @@ pub(super) fn of_states(snapshot: &Snapshot) -> Vec<Row> {
         ("perdura_transfers_started_total", "State transfers begun.", c.transfers_started),
         ("perdura_transfers_completed_total", "State transfers ended.", c.transfers_completed),
         ("perdura_fetches_served_total", "Laggards served.", c.fetches_served),
-        ("perdura_testimonies_total", "Histories signed again for laggards.", c.testimonies),
+        ("perdura_attestations_total", "Histories signed again for laggards.", c.attestations),
         ("perdura_throttled_questions_total", "Replicas that asked too often.", c.throttled),
         (
             "perdura_disk_lags_total",

@@ -13,7 +13,7 @@ mod matching;
 mod space;
 
 use matching::admits;
-use space::{Held, Holder, Space, Waiter, Wish};
+use space::{Holder, ModelEntry, Space, Waiter, Wish};
 
 /// What a command gives; a refusal's words are nobody's business.
 pub type Answer = Result<TupleReply, ()>;
@@ -132,7 +132,7 @@ impl Model {
     fn expire(&mut self, late: &mut Vec<Late>) {
         let at = self.at;
         let ended = |space: &Arc<Space>| {
-            let due = |held: &Held| held.end().filter(|end| *end <= at.clock);
+            let due = |held: &ModelEntry| held.end().filter(|end| *end <= at.clock);
             let due =
                 space.tuples.iter().filter_map(|held| Some((due(held)?, space.order, held.number)));
             due.collect::<Vec<_>>()
@@ -267,7 +267,7 @@ impl Model {
         if let Some(template) = template.filter(|_| admits(&space.options.read, client)) {
             let places = space.find(template, client, false, at.clock);
             let mut met = places.iter().filter(|at| space.tuples[**at].number > after).take(count);
-            let leased = |held: &Held| held.is_free() && held.expires.is_some();
+            let leased = |held: &ModelEntry| held.is_free() && held.expires.is_some();
             if met.any(|at| leased(&space.tuples[*at])) {
                 return None;
             }
@@ -339,7 +339,7 @@ impl Model {
     }
 }
 
-fn is_claimed(held: &Held) -> bool {
+fn is_claimed(held: &ModelEntry) -> bool {
     matches!(held.holder, Holder::Offered { purpose: Purpose::Claim, .. })
 }
 

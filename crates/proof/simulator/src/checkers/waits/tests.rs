@@ -157,9 +157,9 @@ fn every_replica_does_the_same() {
 }
 
 #[test]
-fn patience_with_deadlines_ends() {
-    assert!(late(Time(1), PATIENCE_US - 1).is_ok());
-    assert!(late(Time(1), PATIENCE_US).is_err());
+fn a_timeout_with_deadlines_ends() {
+    assert!(late(Time(1), TIMEOUT_US - 1).is_ok());
+    assert!(late(Time(1), TIMEOUT_US).is_err());
 }
 
 #[test]

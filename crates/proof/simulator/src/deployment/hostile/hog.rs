@@ -111,7 +111,7 @@ impl Hostile {
 
     /// Gets what it waited for, and changes nothing: a comparison fails.
     async fn be_answered(&self, marked: &[(PartitionId, Vec<Bytes>)]) {
-        let deadline_ms = self.way.now_ms() + super::PATIENCE_MS;
+        let deadline_ms = self.way.now_ms() + super::TIMEOUT_MS;
         let answered = keys(marked).map(|(partition, key)| {
             let (compared, value) = (key.clone(), Some(Bytes::from_static(b"no value")));
             let operations = vec![Operation::Cmp { key: compared, value }, write(key)];
@@ -123,7 +123,7 @@ impl Hostile {
 
     /// All at once; what they answer is of no interest.
     async fn ask_all(&self, commands: Vec<(PartitionId, PartitionCommand)>) {
-        let deadline_ms = self.way.now_ms() + super::PATIENCE_MS;
+        let deadline_ms = self.way.now_ms() + super::TIMEOUT_MS;
         let calls = commands.into_iter().map(|(partition, command)| {
             self.way.call(partition, command.to_bytes(), Mode::Ordered, deadline_ms)
         });

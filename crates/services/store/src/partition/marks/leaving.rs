@@ -2,7 +2,7 @@
 
 use super::super::command::Wanted;
 use super::super::intent::TransactionId;
-use super::super::locks::{Met, Touched};
+use super::super::locks::{LockConflict, Touched};
 use super::super::reply::{PartitionReply, Way};
 use super::super::{Asker, Entries, Partition, limits};
 use super::{Change, Mark, Number};
@@ -38,7 +38,7 @@ const MARK_BYTES: usize = 256;
 
 /// Where who wants this has his mark, and met somebody; nothing if he has met nobody, and all is too much. Of a range he is given less than all, most likely: whoever has waited for
 /// long keeps others out of it, before that only from the key where he met somebody.
-fn place(wanted: &Touched, met: Option<&Met>, waits_ms: u64) -> Option<Touched> {
+fn place(wanted: &Touched, met: Option<&LockConflict>, waits_ms: u64) -> Option<Touched> {
     let fits = |touched: &Touched| {
         touched.count() <= limits::KEYS_OF_A_MARK
             && touched.intervals.len() <= limits::RANGES_OF_A_MARK

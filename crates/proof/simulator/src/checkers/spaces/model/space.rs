@@ -25,7 +25,7 @@ pub enum Holder {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct ModelEntry {
     pub number: u64,
     pub entry: Entry,
     pub expires: Option<Time>,
@@ -62,7 +62,7 @@ pub struct Space {
     pub next: Option<u64>,
     pub deleting: bool,
     // The oldest first.
-    pub tuples: Vec<Held>,
+    pub tuples: Vec<ModelEntry>,
     // Who began to wait first is first.
     pub waiters: Vec<Waiter>,
     // How many ever waited.
@@ -73,9 +73,9 @@ fn after(clock: Time, lease_ms: u64) -> Time {
     Time(clock.0 + lease_ms)
 }
 
-impl Held {
-    fn new(number: u64, entry: Entry, expires: Option<Time>) -> Held {
-        Held { number, entry, expires, holder: Holder::Nobody, token: 0, leases: 0 }
+impl ModelEntry {
+    fn new(number: u64, entry: Entry, expires: Option<Time>) -> ModelEntry {
+        ModelEntry { number, entry, expires, holder: Holder::Nobody, token: 0, leases: 0 }
     }
 
     pub fn is_free(&self) -> bool {
@@ -93,7 +93,7 @@ impl Held {
     }
 
     fn leased(&self, before: u64, until: Option<Time>) -> TupleReply {
-        let Held { number, token, .. } = *self;
+        let ModelEntry { number, token, .. } = *self;
         let tuple = self.entry.tuple.clone();
         TupleReply::Leased(Some(Leased { number, token, before, until, tuple }))
     }
@@ -218,7 +218,7 @@ impl Space {
         takes: bool,
         clock: Time,
     ) -> Vec<usize> {
-        let fits = |held: &Held| {
+        let fits = |held: &ModelEntry| {
             !held.ended(clock) && held.is_for(client, takes) && matches(template, &held.entry.tuple)
         };
         (0..self.tuples.len()).filter(|at| fits(&self.tuples[*at])).collect()
@@ -302,12 +302,12 @@ impl Space {
     fn insert(&mut self, first: u64, entry: &Entry, at: Moment, late: &mut Vec<Late>) -> u64 {
         let number = self.number(first);
         let expires = entry.lease_ms.map(|lease_ms| after(at.clock, lease_ms));
-        self.tuples.push(Held::new(number, entry.clone(), expires));
+        self.tuples.push(ModelEntry::new(number, entry.clone(), expires));
         self.serve(number, at, late);
         number
     }
 
-    fn take(&mut self, place: usize, at: Moment, late: &mut Vec<Late>) -> Held {
+    fn take(&mut self, place: usize, at: Moment, late: &mut Vec<Late>) -> ModelEntry {
         let held = self.tuples.remove(place);
         self.let_through(vec![held.entry.tuple.clone()], at, late);
         held
@@ -361,7 +361,7 @@ impl Space {
             let number = self.number(1);
             let (purpose, lease_ms) = (Purpose::Claim, entry.lease_ms);
             let holder = Holder::Offered { to: caller, purpose, lease_ms };
-            self.tuples.push(Held { holder, ..Held::new(number, entry, None) });
+            self.tuples.push(ModelEntry { holder, ..ModelEntry::new(number, entry, None) });
             let answer = Ok(TupleReply::Inserted { number });
             late.push(Late { offer: true, ..Late::new(caller, answer) });
             self.serve(number, at, late);
@@ -444,7 +444,7 @@ impl Space {
         at: Moment,
         late: &mut Vec<Late>,
     ) -> TupleReply {
-        let held = |held: &Held| {
+        let held = |held: &ModelEntry| {
             let there = held.number == number && held.is_free() && !held.ended(at.clock);
             there && held.is_for(client, true)
         };
@@ -519,7 +519,7 @@ impl Space {
             | Operation::Extend { number, token, .. } => (*number, *token),
             _ => (0, 0),
         };
-        let has = |held: &Held| {
+        let has = |held: &ModelEntry| {
             let leased = matches!(held.holder, Holder::Leased { by, until } if by == client && until > at.clock);
             leased && (held.number, held.token) == (number, token)
         };
@@ -608,7 +608,7 @@ impl Space {
     ) -> Result<TupleReply, ()> {
         let template = of_counter(fields);
         let Some(place) = self.find(&template, client, true, at.clock).first().copied() else {
-            let had = |held: &Held| {
+            let had = |held: &ModelEntry| {
                 !held.is_free()
                     && held.is_for(client, true)
                     && matches(&template, &held.entry.tuple)
@@ -625,9 +625,9 @@ impl Space {
         };
         let value = before.checked_add(amount).ok_or(())?;
         let tuple = counter(fields, value)?;
-        let Held { entry, expires, .. } = self.tuples.remove(place);
+        let ModelEntry { entry, expires, .. } = self.tuples.remove(place);
         let (number, gone) = (self.number(first), entry.tuple.clone());
-        self.tuples.push(Held::new(number, Entry { tuple, ..entry }, expires));
+        self.tuples.push(ModelEntry::new(number, Entry { tuple, ..entry }, expires));
         self.serve(number, at, late);
         self.let_through(vec![gone], at, late);
         Ok(TupleReply::Added { number, value })
@@ -647,7 +647,7 @@ impl Space {
     }
 }
 
-impl Held {
+impl ModelEntry {
     /// Offers it, which nobody has, to one who waits for it.
     fn offer(&mut self, to: Caller, wish: &Wish, at: Moment) -> Late {
         let (purpose, lease_ms) = match wish {

@@ -12,50 +12,50 @@ const AGAIN_SLOTS: usize = 8;
 impl Agreement {
     /// The view has just started. What others have delivered comes with its proof, and is asked for only
     /// if that does not come.
-    pub(crate) fn take_bound(&mut self, now: Now) {
-        self.bound_asked = self.delivered_here();
-        self.bound_asked_ms = now.monotonic_ms;
-        self.complete_bound(now);
+    pub(crate) fn begin_reproposals(&mut self, now: Now) {
+        self.reproposals_asked = self.delivered_here();
+        self.reproposals_asked_ms = now.monotonic_ms;
+        self.take_reproposals(now);
         self.fetch_more(now);
     }
 
     /// Takes what is held as proposed as far as there is room for it, and asks for the rest: once, and again
     /// when nothing has come for a while.
-    pub(crate) fn complete_bound(&mut self, now: Now) {
+    pub(crate) fn take_reproposals(&mut self, now: Now) {
         if self.mode != Mode::Started {
             return;
         }
         let bound = self.start.choices.range(self.prefix.slot.next()..);
         let open: Vec<(Slot, Digest)> = bound
-            .filter(|(slot, _)| self.lacks_bound(**slot))
+            .filter(|(slot, _)| self.lacks_reproposal(**slot))
             .map(|(slot, digest)| (*slot, *digest))
             .collect();
         let mut missing = Vec::new();
         for (slot, digest) in open {
-            if !self.lacks_bound(slot) {
+            if !self.lacks_reproposal(slot) {
                 continue; // What came before it has brought the proof.
             }
-            match self.bound_batch(slot, digest) {
+            match self.reproposed_batch(slot, digest) {
                 Some(batch) => self.on_propose(now, self.leader(), self.view, slot, batch),
                 None => missing.push((slot, digest)),
             }
         }
         if !self.leads() {
-            self.ask_for_bound(now, missing);
+            self.ask_for_reproposals(now, missing);
         }
     }
 
-    fn ask_for_bound(&mut self, now: Now, mut missing: Vec<(Slot, Digest)>) {
-        let (reach, asked) = (self.reach(), self.bound_asked);
+    fn ask_for_reproposals(&mut self, now: Now, mut missing: Vec<(Slot, Digest)>) {
+        let (reach, asked) = (self.reach(), self.reproposals_asked);
         missing.retain(|(slot, _)| *slot <= reach);
-        if now.monotonic_ms >= self.bound_asked_ms + timing::FETCH_MS {
+        if now.monotonic_ms >= self.reproposals_asked_ms + timing::FETCH_MS {
             missing.truncate(AGAIN_SLOTS);
         } else {
             missing.retain(|(slot, _)| *slot > asked);
         }
         let Some((last, _)) = missing.last() else { return };
-        (self.bound_asked, self.bound_asked_ms) = (asked.max(*last), now.monotonic_ms);
-        self.marks.bound_asked_for += 1;
+        (self.reproposals_asked, self.reproposals_asked_ms) = (asked.max(*last), now.monotonic_ms);
+        self.marks.reproposals_asked_for += 1;
         let to = self.leader();
         self.effects.extend(missing.into_iter().map(|(slot, digest)| {
             let message = Message::FetchBatch { slot, digest };
@@ -64,17 +64,17 @@ impl Agreement {
     }
 
     /// A batch has come that the view is bound to.
-    pub(crate) fn on_bound_batch(&mut self, now: Now, slot: Slot, batch: Batch) {
-        if self.mode == Mode::Started && self.lacks_bound(slot) {
+    pub(crate) fn on_reproposed_batch(&mut self, now: Now, slot: Slot, batch: Batch) {
+        if self.mode == Mode::Started && self.lacks_reproposal(slot) {
             self.on_propose(now, self.leader(), self.view, slot, batch);
-            if !self.lacks_bound(slot) {
-                self.bound_asked_ms = now.monotonic_ms;
+            if !self.lacks_reproposal(slot) {
+                self.reproposals_asked_ms = now.monotonic_ms;
             }
         }
     }
 
     /// The batch, if it is here or null.
-    pub(crate) fn bound_batch(&self, slot: Slot, digest: Digest) -> Option<Batch> {
+    pub(crate) fn reproposed_batch(&self, slot: Slot, digest: Digest) -> Option<Batch> {
         let null = Batch::null();
         if digest == null.digest() { Some(null) } else { self.held_batch(slot, digest).cloned() }
     }
@@ -86,7 +86,7 @@ impl Agreement {
 
     /// Whether the slot is still to be proposed here. Who knows that it was decided votes no more on it, for it can
     /// prove that to whoever does not; unless it knows it from its own log alone, of which only the batch is left, or too few Accepts were genuine.
-    fn lacks_bound(&self, slot: Slot) -> bool {
+    fn lacks_reproposal(&self, slot: Slot) -> bool {
         let state = self.slots.get(&slot);
         let proposal = state.and_then(|state| state.proposal.as_ref());
         let decided = state.is_some_and(|state| state.decided.is_some());
@@ -101,9 +101,9 @@ impl Agreement {
     }
 
     /// Whether the view is bound to a batch that is not here, and that nobody is known to have delivered.
-    pub(crate) fn waits_for_bound(&self) -> bool {
+    pub(crate) fn waits_for_reproposal(&self) -> bool {
         let (first, reach) = (self.delivered.max(self.delivered_here()).next(), self.reach());
         let mut bound = self.start.choices.range(first..).take_while(|(slot, _)| **slot <= reach);
-        bound.any(|(slot, _)| self.lacks_bound(*slot))
+        bound.any(|(slot, _)| self.lacks_reproposal(*slot))
     }
 }

@@ -33,8 +33,8 @@ impl World {
             self.report.longest_wait_us = self.report.longest_wait_us.max(calm_us);
             let withholding = self.plan.liars.iter().filter(|liar| **liar == Strategy::Withhold);
             let leaders = (1 << withholding.count()) - 1;
-            let patience_us = progress::PATIENCE_US + progress::WITHHELD_US * leaders;
-            self.check(progress::waits(client, record, calm_us, patience_us));
+            let timeout_us = progress::TIMEOUT_US + progress::WITHHELD_US * leaders;
+            self.check(progress::waits(client, record, calm_us, timeout_us));
         }
         if let Some(deadline) = self.checkers.waits.due() {
             let since_us = self.all_show_us(deadline).max(disturbed_us);

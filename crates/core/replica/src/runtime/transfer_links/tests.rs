@@ -1,4 +1,4 @@
-//! What the event loop and the courier tell each other. No clock is waited for.
+//! What the event loop and the transfer links tell each other. No clock is waited for.
 
 use super::*;
 use perdura_protocol::message::Message;
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// So that a failure ends.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const ONE: ReplicaId = ReplicaId(1);
 
@@ -41,21 +41,21 @@ fn members(incarnation: u32) -> Vec<MemberAddress> {
     vec![member(0, key(0), 0), member(1, second, incarnation), member(2, key(2), 0)]
 }
 
-fn courier() -> Courier {
+fn transfer_links() -> TransferLinks {
     let hub = Hub::dialling(&config(), Lane::Transfer, Instant::now()).unwrap();
-    let mut courier = Courier::new(hub, 3);
-    courier.set_members(members(0));
-    courier
+    let mut transfer_links = TransferLinks::new(hub, 3);
+    transfer_links.set_members(members(0));
+    transfer_links
 }
 
 /// As the thread tells it.
-fn tell(courier: &mut Courier, generation: u64, news: Vec<News>) {
+fn tell(transfer_links: &mut TransferLinks, generation: u64, news: Vec<News>) {
     for one in &news {
         if let News::Message { from, bytes } = one {
-            courier.desk.inbound[from.index()].fetch_add(weight(bytes), Ordering::Relaxed);
+            transfer_links.desk.inbound[from.index()].fetch_add(weight(bytes), Ordering::Relaxed);
         }
     }
-    courier.take_in(Carried { generation, news });
+    transfer_links.take_in(Carried { generation, news });
 }
 
 fn piece(bytes: usize) -> Bytes {
@@ -67,91 +67,99 @@ fn message(from: ReplicaId, bytes: usize) -> News {
     News::Message { from, bytes: piece(bytes) }
 }
 
-fn inbound(courier: &Courier) -> usize {
-    courier.desk.inbound[ONE.index()].load(Ordering::Relaxed)
+fn inbound(transfer_links: &TransferLinks) -> usize {
+    transfer_links.desk.inbound[ONE.index()].load(Ordering::Relaxed)
 }
 
 #[test]
 fn a_round_takes_no_more_than_its_share_and_nothing_is_read_while_too_much_waits() {
-    let mut courier = courier();
-    let desk = Arc::clone(&courier.desk);
+    let mut transfer_links = transfer_links();
+    let desk = Arc::clone(&transfer_links.desk);
     let holds = || Door { desk: &desk }.holds_back(&LinkPeer::Replica(ONE));
     let size = ROUND_BYTES / 2;
     let mut waiting = 0;
     while !holds() {
-        tell(&mut courier, 1, vec![message(ONE, size)]);
+        tell(&mut transfer_links, 1, vec![message(ONE, size)]);
         waiting += 1;
     }
-    assert!((INBOUND_BYTES..INBOUND_BYTES + 2 * size).contains(&inbound(&courier)));
+    assert!((INBOUND_BYTES..INBOUND_BYTES + 2 * size).contains(&inbound(&transfer_links)));
     assert!(!Door { desk: &desk }.holds_back(&LinkPeer::Replica(ReplicaId(2))), "its own only");
     let mut rounds = 0;
-    while courier.has_more() {
+    while transfer_links.has_more() {
         let (mut taken, mut count) = (0, 0);
-        while courier.next_input(&mut taken).is_some() {
+        while transfer_links.next_input(&mut taken).is_some() {
             count += 1;
         }
         assert!((1..=2).contains(&count), "{count} in a round");
         (rounds, waiting) = (rounds + 1, waiting - count);
         assert!(!holds());
     }
-    assert!(rounds > 2 && waiting == 0 && inbound(&courier) == 0);
+    assert!(rounds > 2 && waiting == 0 && inbound(&transfer_links) == 0);
     // One that is longer than a share has a round for itself.
-    tell(&mut courier, 1, vec![message(ONE, 4 * ROUND_BYTES), message(ONE, 1)]);
+    tell(&mut transfer_links, 1, vec![message(ONE, 4 * ROUND_BYTES), message(ONE, 1)]);
     for more in [true, false] {
         let mut taken = 0;
-        assert!(courier.next_input(&mut taken).is_some());
-        assert!(courier.next_input(&mut taken).is_none());
-        assert_eq!(courier.has_more(), more);
+        assert!(transfer_links.next_input(&mut taken).is_some());
+        assert!(transfer_links.next_input(&mut taken).is_none());
+        assert_eq!(transfer_links.has_more(), more);
     }
 }
 
 #[test]
 fn what_finds_no_room_is_dropped_and_takes_none_from_others() {
-    let mut courier = courier();
+    let mut transfer_links = transfer_links();
     let bytes = piece(1 << 20);
     let mut given = 0;
     let refused = loop {
-        match courier.send(ONE, bytes.clone()) {
+        match transfer_links.send(ONE, bytes.clone()) {
             Ok(()) => given += 1,
             Err(refused) => break refused,
         }
     };
     assert_eq!(refused, SendError::Queue(QueueError::Full));
     assert_eq!(given, OUTBOUND_BYTES / weight(&bytes));
-    assert!(courier.send(ReplicaId(2), bytes.clone()).is_ok());
-    assert_eq!(courier.stats().dropped_messages, 1);
-    // The courier takes them.
-    assert_eq!(courier.desk.take(Stats::default()).unwrap().len(), given + 2);
-    assert!(courier.send(ONE, bytes.clone()).is_ok());
-    assert_eq!(courier.send(ReplicaId(7), bytes), Err(SendError::NoLink));
+    assert!(transfer_links.send(ReplicaId(2), bytes.clone()).is_ok());
+    assert_eq!(transfer_links.stats().dropped_messages, 1);
+    // The transfer links take them.
+    assert_eq!(transfer_links.desk.take(Stats::default()).unwrap().len(), given + 2);
+    assert!(transfer_links.send(ONE, bytes.clone()).is_ok());
+    assert_eq!(transfer_links.send(ReplicaId(7), bytes), Err(SendError::NoLink));
 }
 
 #[test]
 fn links_are_known_by_what_is_told_and_those_of_a_former_incarnation_count_for_nothing() {
-    let mut courier = courier();
-    let next = |courier: &mut Courier| courier.next_input(&mut 0);
-    tell(&mut courier, 1, vec![News::Up(ONE), News::Up(ReplicaId(2)), message(ONE, 1)]);
-    assert!(!courier.is_up(ONE), "in its turn");
-    assert!(matches!(next(&mut courier), Some(Input::Message { .. })));
-    assert!(courier.is_up(ONE) && courier.is_up(ReplicaId(2)) && !courier.is_up(ReplicaId(7)));
-    tell(&mut courier, 1, vec![News::Down(ONE), News::Up(ONE), message(ONE, 1)]);
-    assert!(matches!(next(&mut courier), Some(Input::TransferLinkDown(ONE))));
-    assert!(!courier.is_up(ONE));
-    assert!(next(&mut courier).is_some() && courier.is_up(ONE));
+    let mut transfer_links = transfer_links();
+    let next = |transfer_links: &mut TransferLinks| transfer_links.next_input(&mut 0);
+    tell(&mut transfer_links, 1, vec![News::Up(ONE), News::Up(ReplicaId(2)), message(ONE, 1)]);
+    assert!(!transfer_links.is_up(ONE), "in its turn");
+    assert!(matches!(next(&mut transfer_links), Some(Input::Message { .. })));
+    assert!(
+        transfer_links.is_up(ONE)
+            && transfer_links.is_up(ReplicaId(2))
+            && !transfer_links.is_up(ReplicaId(7))
+    );
+    tell(&mut transfer_links, 1, vec![News::Down(ONE), News::Up(ONE), message(ONE, 1)]);
+    assert!(matches!(next(&mut transfer_links), Some(Input::TransferLinkDown(ONE))));
+    assert!(!transfer_links.is_up(ONE));
+    assert!(next(&mut transfer_links).is_some() && transfer_links.is_up(ONE));
     // Replaced: what its predecessor sent may be on its way.
-    courier.set_members(members(1));
-    assert!(!courier.is_up(ONE) && courier.is_up(ReplicaId(2)));
-    tell(&mut courier, 1, vec![message(ONE, 1), News::Up(ONE), message(ReplicaId(2), 1)]);
-    let told = next(&mut courier);
+    transfer_links.set_members(members(1));
+    assert!(!transfer_links.is_up(ONE) && transfer_links.is_up(ReplicaId(2)));
+    tell(&mut transfer_links, 1, vec![message(ONE, 1), News::Up(ONE), message(ReplicaId(2), 1)]);
+    let told = next(&mut transfer_links);
     assert!(matches!(told, Some(Input::Message { peer: Peer::Replica(ReplicaId(2)), .. })));
-    assert!(!courier.is_up(ONE) && next(&mut courier).is_none() && inbound(&courier) == 0);
-    tell(&mut courier, 2, vec![News::Up(ONE)]);
-    assert!(next(&mut courier).is_none() && courier.is_up(ONE));
+    assert!(
+        !transfer_links.is_up(ONE)
+            && next(&mut transfer_links).is_none()
+            && inbound(&transfer_links) == 0
+    );
+    tell(&mut transfer_links, 2, vec![News::Up(ONE)]);
+    assert!(next(&mut transfer_links).is_none() && transfer_links.is_up(ONE));
 }
 
-/// Replica 1 by hand, linked to a courier that works.
+/// Replica 1 by hand, linked to a thread of transfer links that works.
 struct Linked {
-    courier: Courier,
+    transfer_links: TransferLinks,
     completions: Completions,
     main: Hub,
     socket: TcpStream,
@@ -163,8 +171,8 @@ impl Linked {
         let mut main = Hub::bind(&config(), Instant::now()).unwrap();
         main.set_members(&members(0));
         let completions = Completions::new(main.waker());
-        let mut courier = courier();
-        courier.start(completions.clone()).unwrap();
+        let mut transfer_links = transfer_links();
+        transfer_links.start(completions.clone()).unwrap();
         let role = Role::Replica {
             id: ONE,
             incarnation: 0,
@@ -176,9 +184,9 @@ impl Linked {
         let link = Link::dial(&identity, key(0).public(), &hello, Bounds::REPLICA).unwrap();
         let socket = TcpStream::connect(main.local_address()).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-        let mut linked = Linked { courier, completions, main, socket, link };
+        let mut linked = Linked { transfer_links, completions, main, socket, link };
         assert_eq!(linked.receive().unwrap(), Received::Welcome);
-        linked.until(|courier, _| courier.is_up(ONE));
+        linked.until(|transfer_links, _| transfer_links.is_up(ONE));
         linked
     }
 
@@ -190,12 +198,12 @@ impl Linked {
                 return Ok(received);
             }
             self.link.write_to(&mut self.socket)?;
-            let mut door = Door { desk: &self.courier.desk };
+            let mut door = Door { desk: &self.transfer_links.desk };
             let wait = Some(Duration::ZERO);
             self.main.poll(Instant::now(), wait, &mut door, &mut happened).unwrap();
             for event in happened.drain(..) {
                 if let HubEvent::Handed(handed) = event {
-                    self.courier.adopt(handed);
+                    self.transfer_links.adopt(handed);
                 }
             }
             match self.socket.read(&mut buffer) {
@@ -207,21 +215,21 @@ impl Linked {
         }
     }
 
-    /// Takes in what the courier tells until it is so; gives what the node would be told.
-    fn until(&mut self, done: impl Fn(&Courier, &[Input]) -> bool) -> Vec<Input> {
+    /// Takes in what the transfer links tell until it is so; gives what the node would be told.
+    fn until(&mut self, done: impl Fn(&TransferLinks, &[Input]) -> bool) -> Vec<Input> {
         let (mut told, begun) = (Vec::new(), Instant::now());
-        while !done(&self.courier, &told) {
+        while !done(&self.transfer_links, &told) {
             for completion in self.completions.take() {
                 match completion {
-                    Completion::Carried(carried) => self.courier.take_in(carried),
+                    Completion::Carried(carried) => self.transfer_links.take_in(carried),
                     Completion::Failed(why) => panic!("{why}"),
                     _ => {}
                 }
             }
-            while let Some(input) = self.courier.next_input(&mut 0) {
+            while let Some(input) = self.transfer_links.next_input(&mut 0) {
                 told.push(input);
             }
-            assert!(begun.elapsed() < PATIENCE, "{told:?}");
+            assert!(begun.elapsed() < TIMEOUT, "{told:?}");
             std::thread::yield_now();
         }
         told
@@ -236,14 +244,14 @@ impl Linked {
 #[test]
 fn messages_go_both_ways_and_the_link_goes_down_with_the_courier() {
     let mut linked = Linked::new();
-    assert_eq!(linked.courier.stats().replica_links, 1);
-    linked.courier.send(ONE, piece(1_000_000)).unwrap();
+    assert_eq!(linked.transfer_links.stats().replica_links, 1);
+    linked.transfer_links.send(ONE, piece(1_000_000)).unwrap();
     assert_eq!(linked.receive().unwrap(), Received::Message(piece(1_000_000)));
     linked.say(piece(7));
     let told = linked.until(|_, told| !told.is_empty());
     assert!(matches!(&told[..], [Input::Message { bytes, .. }] if *bytes == piece(7)));
-    let Linked { courier, mut socket, .. } = linked;
-    drop(courier);
+    let Linked { transfer_links, mut socket, .. } = linked;
+    drop(transfer_links);
     let mut rest = Vec::new();
     socket.set_read_timeout(None).unwrap();
     assert!(socket.read_to_end(&mut rest).is_ok(), "closed");
@@ -254,17 +262,17 @@ fn a_message_of_the_other_lane_and_one_that_does_not_decode_end_the_link_and_are
     let mut linked = Linked::new();
     let status = Message::Status { view: View(0), changing: false, delivered: Slot(1) };
     linked.say(status.to_bytes());
-    let told = linked.until(|courier, _| !courier.is_up(ONE));
+    let told = linked.until(|transfer_links, _| !transfer_links.is_up(ONE));
     assert!(matches!(told[..], [Input::TransferLinkDown(ONE)]), "{told:?}");
-    let counted = |linked: &Linked, kind| linked.courier.stats().misbehaviour.get(kind);
+    let counted = |linked: &Linked, kind| linked.transfer_links.stats().misbehaviour.get(kind);
     while counted(&linked, Misbehaviour::ForbiddenMessage) == 0 {
         std::thread::yield_now();
     }
     let mut linked = Linked::new();
-    linked.courier.punish(ONE);
-    linked.until(|courier, _| !courier.is_up(ONE));
+    linked.transfer_links.punish(ONE);
+    linked.until(|transfer_links, _| !transfer_links.is_up(ONE));
     while counted(&linked, Misbehaviour::MalformedMessage) == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(linked.courier.stats().replica_links, 0);
+    assert_eq!(linked.transfer_links.stats().replica_links, 0);
 }

@@ -1,4 +1,4 @@
-//! The courier: the thread that serves the transfer links, one to each other replica beside the link
+//! The thread that serves the transfer links, one to each other replica beside the link
 //! that agreement uses. States and decided batches for replicas that were away are megabytes; here
 //! neither their bytes nor their TLS are in the way of votes.
 //!
@@ -12,7 +12,7 @@
 //!   a transfer link that broke is lost, and the node is told so ([`Input::TransferLinkDown`]).
 //! - Nothing is taken in that an earlier incarnation of a member sent, once the event loop knows of the
 //!   new one.
-//! - When a [`Courier`] is dropped its links are down.
+//! - When a [`TransferLinks`] is dropped its links are down.
 
 use super::keeper::{Completion, Completions};
 use super::worker;
@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Bytes for one replica that the courier has not looked at yet: as many as its link queues.
+/// Bytes for one replica that the transfer links have not looked at yet: as many as its link queues.
 const OUTBOUND_BYTES: usize = Bounds::REPLICA.queue_bytes;
 
 /// Bytes of one replica that the event loop has not taken yet. Beyond it nothing is read from that
@@ -43,7 +43,7 @@ const INBOUND_BYTES: usize = 4 << 20;
 /// them. Votes wait for no more than that.
 const ROUND_BYTES: usize = REPLICA_ROUND_BYTES;
 
-/// Connections on their way to the courier: it takes them within milliseconds, and a replica dials one.
+/// Connections on their way to the transfer links: these take them within milliseconds, and a replica dials one.
 const HANDED: usize = 64;
 
 enum Order {
@@ -53,7 +53,7 @@ enum Order {
     Punish(ReplicaId),
 }
 
-/// What the courier has to tell, with the number of the members that it had then.
+/// What the transfer links have to tell, with the number of the members that it had then.
 pub(super) struct Carried {
     generation: u64,
     news: Vec<News>,
@@ -65,7 +65,7 @@ enum News {
     Message { from: ReplicaId, bytes: Bytes },
 }
 
-/// What lies between the event loop and the courier.
+/// What lies between the event loop and the transfer links.
 struct Desk {
     orders: Mutex<Orders>,
     /// Of each replica, what was read and not taken.
@@ -80,7 +80,7 @@ struct Orders {
     handed: usize,
     /// Nobody takes orders any more, or is to.
     closed: bool,
-    /// As of the courier's last round.
+    /// As of the last round of the transfer links.
     stats: Stats,
 }
 
@@ -94,7 +94,7 @@ impl Desk {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For the courier: what it is to do now; none when it is to end.
+    /// For the transfer_links: what it is to do now; none when it is to end.
     fn take(&self, stats: Stats) -> Option<Vec<Order>> {
         let mut orders = self.orders();
         orders.stats = stats;
@@ -122,7 +122,7 @@ struct Correspondent {
 }
 
 /// The event loop's end.
-pub(super) struct Courier {
+pub(super) struct TransferLinks {
     desk: Arc<Desk>,
     waker: Arc<mio::Waker>,
     /// Until it starts.
@@ -136,12 +136,12 @@ pub(super) struct Courier {
     dropped: u64,
 }
 
-impl Courier {
+impl TransferLinks {
     /// One that has not started, in a group of `n`.
-    pub fn new(hub: Hub, n: usize) -> Courier {
+    pub fn new(hub: Hub, n: usize) -> TransferLinks {
         let orders = Orders { outbound: vec![0; n], ..Orders::default() };
         let inbound = (0..n).map(|_| AtomicUsize::new(0)).collect();
-        Courier {
+        TransferLinks {
             desk: Arc::new(Desk { orders: Mutex::new(orders), inbound }),
             waker: hub.waker(),
             hub: Some(hub),
@@ -157,7 +157,7 @@ impl Courier {
         let Some(hub) = self.hub.take() else { return Ok(()) };
         let desk = Arc::clone(&self.desk);
         let work = move |completions: &Completions| carry(hub, &desk, completions);
-        self.thread = Some(worker::spawn("courier", completions, work)?);
+        self.thread = Some(worker::spawn("transfer", completions, work)?);
         Ok(())
     }
 
@@ -220,11 +220,11 @@ impl Courier {
         orders.waiting.push(order);
         drop(orders);
         if first && let Err(error) = self.waker.wake() {
-            tracing::error!("the courier cannot be woken: {error}");
+            tracing::error!("the transfer links cannot be woken: {error}");
         }
     }
 
-    /// Keeps what the courier told until it is this one's turn.
+    /// Keeps what the transfer links told until it is this one's turn.
     pub fn take_in(&mut self, carried: Carried) {
         let Carried { generation, news } = carried;
         self.arrived.extend(news.into_iter().map(|news| (generation, news)));
@@ -262,14 +262,14 @@ impl Courier {
         None
     }
 
-    /// As of the courier's last round.
+    /// As of the last round of the transfer links.
     pub fn stats(&self) -> Stats {
         let stats = self.desk.orders().stats;
         Stats { dropped_messages: stats.dropped_messages + self.dropped, ..stats }
     }
 }
 
-impl Drop for Courier {
+impl Drop for TransferLinks {
     /// It waits for nothing but its sockets, and only for their readiness: it ends at once.
     fn drop(&mut self) {
         self.desk.close();
@@ -277,7 +277,7 @@ impl Drop for Courier {
             match self.waker.wake() {
                 // A panic was reported by the thread itself (`worker`).
                 Ok(()) => drop(thread.join()),
-                Err(error) => tracing::error!("the courier cannot be woken: {error}"),
+                Err(error) => tracing::error!("the transfer links cannot be woken: {error}"),
             }
         }
     }
@@ -300,7 +300,7 @@ impl Admission for Door<'_> {
     }
 }
 
-/// The courier's thread.
+/// The thread of the transfer links.
 fn carry(mut hub: Hub, desk: &Desk, completions: &Completions) {
     let (mut happened, mut generation) = (Vec::new(), 0);
     loop {

@@ -37,19 +37,19 @@ impl InForce {
 
 /// The checker.
 #[derive(Debug)]
-pub struct Terms {
+pub struct RulesInForce {
     // The service's version by slot, as replicas were told it.
     executed: BTreeMap<Slot, u16>,
     behind: BTreeMap<Slot, InForce>,
     administrators: BTreeSet<PublicKey>,
 }
 
-impl Terms {
+impl RulesInForce {
     /// For a group that starts with this administrator.
     #[must_use]
-    pub fn new(administrator: PublicKey) -> Terms {
+    pub fn new(administrator: PublicKey) -> RulesInForce {
         let administrators = BTreeSet::from([administrator]);
-        Terms { executed: BTreeMap::new(), behind: BTreeMap::new(), administrators }
+        RulesInForce { executed: BTreeMap::new(), behind: BTreeMap::new(), administrators }
     }
 
     /// The administrator orders this.
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_executed_under_one_version_that_only_grows() {
-        let mut checker = Terms::new(key(1));
+        let mut checker = RulesInForce::new(key(1));
         for (replica, slot, version) in [(0, 4, 1), (0, 6, 2), (1, 4, 1), (1, 5, 2), (2, 9, 2)] {
             assert!(checker.executed(replica, Slot(slot), version).is_ok());
         }
@@ -119,14 +119,14 @@ mod tests {
 
     #[test]
     fn all_have_the_same_behind_a_slot() {
-        let mut checker = Terms::new(key(1));
+        let mut checker = RulesInForce::new(key(1));
         assert!(checker.holds(0, Slot(3), in_force(1, 10, 1)).is_ok());
         assert!(checker.holds(0, Slot(5), in_force(2, 20, 1)).is_ok());
         assert!(checker.holds(1, Slot(5), in_force(2, 20, 1)).is_ok());
         assert!(checker.holds(1, Slot(5), in_force(2, 21, 1)).is_err(), "another limit");
         assert!(checker.holds(2, Slot(7), in_force(1, 20, 1)).is_err(), "lower versions");
         assert!(checker.holds(2, Slot(8), in_force(2, 10, 1)).is_err(), "a lower limit");
-        let mut checker = Terms::new(key(1));
+        let mut checker = RulesInForce::new(key(1));
         assert!(checker.holds(0, Slot(3), in_force(1, 10, 2)).is_err(), "nobody's key");
         checker.administers(&AdminCommand::ReplaceAdministrator { key: key(3) });
         assert!(checker.holds(0, Slot(4), in_force(1, 10, 3)).is_ok());

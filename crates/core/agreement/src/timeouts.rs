@@ -11,14 +11,14 @@ const PACES: u64 = 4;
 
 /// What a replica's time-outs follow.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Timeouts {
     // One after the other.
     failed_views: u32,
     // What a flush and a round trip take together.
     pace_ms: u64,
 }
 
-impl Patience {
+impl Timeouts {
     pub fn view_failed(&mut self) {
         self.failed_views = self.failed_views.saturating_add(1);
     }
@@ -76,26 +76,26 @@ mod tests {
 
     #[test]
     fn time_outs_follow_the_pace_up_to_a_bound_and_silence_does_not() {
-        let mut patience = Patience::default();
-        assert_eq!((patience.request_ms(), patience.view_change_ms()), (1_000, 500));
-        patience.set_pace(100);
-        assert_eq!((patience.request_ms(), patience.view_change_ms()), (1_000, 500));
-        patience.set_pace(600);
-        assert_eq!((patience.request_ms(), patience.view_change_ms()), (2_400, 1_200));
-        assert!(patience.is_paced() && !Patience::default().is_paced());
-        patience.set_pace(u64::MAX);
-        assert_eq!((patience.request_ms(), patience.view_change_ms()), (8_000, 4_000));
-        assert_eq!(patience.silence_ms(), 1_000);
+        let mut timeouts = Timeouts::default();
+        assert_eq!((timeouts.request_ms(), timeouts.view_change_ms()), (1_000, 500));
+        timeouts.set_pace(100);
+        assert_eq!((timeouts.request_ms(), timeouts.view_change_ms()), (1_000, 500));
+        timeouts.set_pace(600);
+        assert_eq!((timeouts.request_ms(), timeouts.view_change_ms()), (2_400, 1_200));
+        assert!(timeouts.is_paced() && !Timeouts::default().is_paced());
+        timeouts.set_pace(u64::MAX);
+        assert_eq!((timeouts.request_ms(), timeouts.view_change_ms()), (8_000, 4_000));
+        assert_eq!(timeouts.silence_ms(), 1_000);
     }
 
     #[test]
     fn each_view_that_fails_doubles_them() {
-        let mut patience = Patience::default();
+        let mut timeouts = Timeouts::default();
         for expected in [1_000, 2_000, 4_000] {
-            patience.view_failed();
-            assert_eq!(patience.request_ms(), expected);
+            timeouts.view_failed();
+            assert_eq!(timeouts.request_ms(), expected);
         }
-        patience.view_works();
-        assert_eq!(patience.request_ms(), 1_000);
+        timeouts.view_works();
+        assert_eq!(timeouts.request_ms(), 1_000);
     }
 }

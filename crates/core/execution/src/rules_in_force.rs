@@ -14,16 +14,16 @@ use perdura_protocol::{Slot, Versions, limits};
 
 /// Under which a slot is executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct RulesInForce {
     pub(crate) versions: Versions,
     pub(crate) state_limit_bytes: u64,
 }
 
-impl Terms {
+impl RulesInForce {
     /// With which a cluster starts.
-    pub(crate) fn first(parameters: &Parameters) -> Terms {
+    pub(crate) fn first(parameters: &Parameters) -> RulesInForce {
         let Parameters { versions, state_limit_bytes, .. } = *parameters;
-        Terms { versions, state_limit_bytes }
+        RulesInForce { versions, state_limit_bytes }
     }
 
     /// Whatever this program knows: all replicas answer the same.
@@ -51,7 +51,7 @@ impl Terms {
 
     /// Tells the service, after `slot`.
     pub(crate) fn tell(&self, service: &mut impl Service, slot: Slot) {
-        let Terms { versions, state_limit_bytes } = *self;
+        let RulesInForce { versions, state_limit_bytes } = *self;
         asked::named(Call::SetVersion, slot, None, || service.set_version(versions.service));
         asked::named(Call::SetStateLimit, slot, None, || {
             // Programs of 0.1.0 know no bound, and may run beside this one.

@@ -6,7 +6,7 @@ use crate::process::own_cpu;
 use anyhow::{Context, Result, anyhow, ensure};
 use bytes::Bytes;
 use perdura_client::bounds::FRAME_TARGET_BYTES;
-use perdura_durability::{Expectation, FileDisk, Log, Options, format, open};
+use perdura_durability::{Expectation, FileDisk, Log, StorageOptions, format, open};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::{
@@ -71,7 +71,7 @@ const SMALL_BYTES: usize = 140;
 
 /// Processor time of each, microseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct Costs {
     /// A signature made.
     pub sign: f64,
     /// A frame of the client's verified.
@@ -137,9 +137,9 @@ impl Load {
     }
 }
 
-impl Terms {
+impl Costs {
     /// Measures all of them; the log's in a directory in `work` that is gone afterwards.
-    pub fn measure(effort: Effort, load: Load, live: &Live, work: &Path) -> Result<Terms> {
+    pub fn measure(effort: Effort, load: Load, live: &Live, work: &Path) -> Result<Costs> {
         let signer = key(1);
         let (votes, frame) = (claims(load.votes), claims(1));
         let verify = |claims: &[Claim<Vec<u8>>]| -> Result<()> {
@@ -149,7 +149,7 @@ impl Terms {
         let batch = Batch::requests(Time(1), load.frames()?);
         let raw = batch.raw().clone();
         let (seal, open) = records(effort, &raw)?;
-        Ok(Terms {
+        Ok(Costs {
             sign: effort.least(|| Ok(signer.sign(&[7; STATEMENT_BYTES])))?,
             verify_frame: effort.least(|| verify(&frame))?,
             verify_votes: effort.least(|| verify(&votes))?,
@@ -299,7 +299,7 @@ fn log(root: &Path) -> Result<Log<FileDisk>> {
         boot_id: [0; 16],
         nonce: [0; 16],
     };
-    Ok(open(disk, &expected, &Options::for_checkpoints_of(256 << 20, 256 << 20))?.log)
+    Ok(open(disk, &expected, &StorageOptions::for_checkpoints_of(256 << 20, 256 << 20))?.log)
 }
 
 /// Values written over others, of 10,000 keys.
@@ -338,13 +338,13 @@ mod tests {
         assert_eq!(done, times * count);
         let work = tempfile::tempdir().unwrap();
         let load = Load { writes: 4, value_bytes: 100, votes: 2 };
-        let terms = Terms::measure(LITTLE, load, &Live::default(), work.path()).unwrap();
-        let Terms { sign, verify_frame, verify_votes, hash, seal, open, .. } = terms;
-        let Terms { message, transfer, wake, append, put, .. } = terms;
+        let costs = Costs::measure(LITTLE, load, &Live::default(), work.path()).unwrap();
+        let Costs { sign, verify_frame, verify_votes, hash, seal, open, .. } = costs;
+        let Costs { message, transfer, wake, append, put, .. } = costs;
         let checked = [sign, verify_frame, verify_votes, hash, seal, open];
         let carried = [message, transfer, wake, append, put];
         // What a term takes is for nobody to say here; a term that was left out takes forever.
-        assert!(checked.into_iter().chain(carried).all(f64::is_finite), "{terms:?}");
+        assert!(checked.into_iter().chain(carried).all(f64::is_finite), "{costs:?}");
         assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "the log is removed");
     }
 

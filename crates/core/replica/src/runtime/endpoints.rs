@@ -25,7 +25,7 @@ struct Member {
 }
 
 /// What is known of a server.
-pub(super) struct Board {
+pub(super) struct Endpoints {
     id: usize,
     members: Mutex<Vec<Member>>,
     doorman: Mutex<Doorman>,
@@ -40,16 +40,16 @@ struct Doorman {
     ended: Option<String>,
 }
 
-impl Board {
+impl Endpoints {
     /// Of server `id` with members of these partitions.
     pub(super) fn new(
         id: usize,
         partitions: impl Iterator<Item = PartitionId>,
         lost_log_lines: Arc<AtomicU64>,
-    ) -> Board {
+    ) -> Endpoints {
         let member = |partition| Member { partition, published: Shared::default(), ended: None };
         let members = Mutex::new(partitions.map(member).collect());
-        Board { id, members, doorman: Mutex::default(), lost_log_lines }
+        Endpoints { id, members, doorman: Mutex::default(), lost_log_lines }
     }
 
     fn members(&self) -> MutexGuard<'_, Vec<Member>> {
@@ -88,7 +88,7 @@ impl Board {
         match path {
             "/healthz" => all_are(self.unwell(), "ok\n"),
             "/readyz" => {
-                let unready = self.complaints(&unready, &|starting, now| Some(starting.text(now)));
+                let unready = self.reasons(&unready, &|starting, now| Some(starting.text(now)));
                 all_are(unready, "ready\n")
             }
             "/status" => with_type(StatusCode::OK, JSON, format!("{}\n", self.status()).into()),
@@ -102,13 +102,13 @@ impl Board {
 
     /// Who is not well, a line each.
     pub(super) fn unwell(&self) -> Vec<String> {
-        self.complaints(&unhealthy, &|starting, now| {
+        self.reasons(&unhealthy, &|starting, now| {
             (!starting.goes_on(now)).then(|| format!("{}, and no further", starting.text(now)))
         })
     }
 
     /// What is wrong, a line each: with those that run, and with those that start.
-    fn complaints(
+    fn reasons(
         &self,
         of: &dyn Fn(&Snapshot) -> Option<String>,
         of_starting: &dyn Fn(&Starting, Instant) -> Option<String>,
@@ -184,9 +184,9 @@ fn unready(snapshot: &Snapshot) -> Option<String> {
     why_not_ready(snapshot)
 }
 
-fn all_are(complaints: Vec<String>, well: &str) -> Response<Full<Bytes>> {
-    match complaints.is_empty() {
+fn all_are(reasons: Vec<String>, well: &str) -> Response<Full<Bytes>> {
+    match reasons.is_empty() {
         true => text(StatusCode::OK, well),
-        false => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{}\n", complaints.join("\n"))),
+        false => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{}\n", reasons.join("\n"))),
     }
 }

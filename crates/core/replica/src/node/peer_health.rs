@@ -24,7 +24,7 @@ const SLOW_MS: u64 = 125;
 const STALLED_TIMES: u64 = 4;
 
 /// Who has not been heard of for this long is not there; over slow links it takes four round trips.
-const PATIENCE_MS: u64 = 2_000;
+const TIMEOUT_MS: u64 = 2_000;
 
 /// Between two lines about the clock of one member.
 const BLAME_MS: u64 = 60_000;
@@ -56,8 +56,8 @@ struct Member {
 }
 
 impl Member {
-    fn patience_ms(&self) -> u64 {
-        PATIENCE_MS.max(4 * self.trip_ms.unwrap_or_default())
+    fn timeout_ms(&self) -> u64 {
+        TIMEOUT_MS.max(4 * self.trip_ms.unwrap_or_default())
     }
 
     /// By how much its clock differs at least: on which half of the way the time went by, nobody knows.
@@ -73,8 +73,8 @@ impl Member {
     }
 
     fn is_heard(&self, now_ms: u64) -> bool {
-        let patience_ms = if seeded!(NeverMissed) { u64::MAX / 2 } else { self.patience_ms() };
-        self.heard_ms.is_some_and(|heard| now_ms <= heard + patience_ms)
+        let timeout_ms = if seeded!(NeverMissed) { u64::MAX / 2 } else { self.timeout_ms() };
+        self.heard_ms.is_some_and(|heard| now_ms <= heard + timeout_ms)
     }
 }
 
@@ -105,7 +105,7 @@ impl<T: Copy + Default + Ord> Few<T> {
     }
 }
 
-/// What a replica has said about clocks and company.
+/// What a replica has said about clocks and other members.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct Told {
     // Whether its own clock is wrong, and whether it hears of too few.
@@ -134,7 +134,7 @@ pub struct MemberReport {
 
 /// The members as one of them sees them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct CompanyReport {
+pub struct PeerHealthReport {
     /// All but itself.
     pub members: Vec<MemberReport>,
     /// How many it hears of that could vote, itself included.
@@ -162,7 +162,7 @@ impl MemberReport {
     }
 }
 
-impl CompanyReport {
+impl PeerHealthReport {
     /// Whether its clock is so wrong that its proposals find no votes, and its votes no proposals.
     #[must_use]
     pub fn is_clock_wrong(&self) -> bool {
@@ -202,7 +202,7 @@ pub fn seconds(ms: u64) -> String {
 }
 
 /// What a replica hears of the others.
-pub(super) struct Company {
+pub(super) struct PeerHealth {
     faults: Faults,
     max_skew_ms: u64,
     me: ReplicaId,
@@ -222,9 +222,9 @@ pub(super) struct Company {
     trip_ms: u32,
 }
 
-impl Company {
-    pub fn new(me: ReplicaId, faults: Faults, max_skew_ms: u64) -> Company {
-        Company {
+impl PeerHealth {
+    pub fn new(me: ReplicaId, faults: Faults, max_skew_ms: u64) -> PeerHealth {
+        PeerHealth {
             faults,
             max_skew_ms,
             me,
@@ -366,7 +366,7 @@ impl Company {
         Some(if behind_us < 0 { -behind_us } else { -ahead_of_us.max(0) })
     }
 
-    pub fn report(&self, now_ms: u64) -> CompanyReport {
+    pub fn report(&self, now_ms: u64) -> PeerHealthReport {
         let member = |(id, member): (ReplicaId, &Member)| MemberReport {
             id,
             heard: member.is_heard(now_ms),
@@ -375,7 +375,7 @@ impl Company {
             clock_offset_ms: member.certain_offset_ms(),
             vitals: member.vitals.as_ref().map(|(vitals, _)| vitals.clone()),
         };
-        CompanyReport {
+        PeerHealthReport {
             members: self.others().map(member).collect(),
             hears: 1 + self.able(now_ms).count(),
             needs: self.faults.responsive(),
@@ -402,7 +402,7 @@ impl Company {
         self.heard(now_ms).fold(own, |bits, (id, _)| bits | 1 << id.0)
     }
 
-    /// What is new of clocks and company, in words for the operator.
+    /// What is new of clocks and other members, in words for the operator.
     fn news(&mut self, now_ms: u64) -> Vec<String> {
         let ahead = self.clock_ahead_ms(now_ms);
         self.ahead_ms = ahead;
@@ -411,7 +411,7 @@ impl Company {
             ms.unsigned_abs() > bound
         };
         let own_clock = far(self.told.own_clock, ahead);
-        let alone_since = *self.since_ms.get_or_insert(now_ms) + PATIENCE_MS;
+        let alone_since = *self.since_ms.get_or_insert(now_ms) + TIMEOUT_MS;
         let alone = !self.is_enough(now_ms) && now_ms >= alone_since;
         // What others say of their disks may change all the time, and so who is counted on.
         let told_lately = self.alone_ms.is_some_and(|told| now_ms < told + ALONE_MS);
@@ -508,30 +508,30 @@ impl Node {
     pub(super) fn tick_company(&mut self, now: Now) {
         let now_ms = now.monotonic_ms;
         let longest = self.journal.longest_ms(now_ms);
-        let company = &mut self.company;
-        company.flush_ms = u32::try_from(longest).unwrap_or(u32::MAX);
+        let peer_health = &mut self.peer_health;
+        peer_health.flush_ms = u32::try_from(longest).unwrap_or(u32::MAX);
         let hangs = self.journal.hangs_ms(now_ms);
-        company.stalled_ms = u32::try_from(hangs).unwrap_or(u32::MAX);
-        company.trip_ms = company.measured_trip_ms(now_ms);
-        self.agreement.set_pace(company.pace_ms(now_ms, self.agreement.leader()));
-        let stalled = if seeded!(StalledLeads) { 0 } else { company.stalled(now_ms) };
+        peer_health.stalled_ms = u32::try_from(hangs).unwrap_or(u32::MAX);
+        peer_health.trip_ms = peer_health.measured_trip_ms(now_ms);
+        self.agreement.set_pace(peer_health.pace_ms(now_ms, self.agreement.leader()));
+        let stalled = if seeded!(StalledLeads) { 0 } else { peer_health.stalled(now_ms) };
         self.agreement.set_stalled(stalled);
         // A disk that gets slow is told of at once, for the others' time-outs run.
-        let slower = longest >= SLOW_MS && longest >= 2 * u64::from(company.told_flush_ms);
-        if !slower && company.told_ms.is_some_and(|told| now_ms < told + VITALS_MS) {
+        let slower = longest >= SLOW_MS && longest >= 2 * u64::from(peer_health.told_flush_ms);
+        if !slower && peer_health.told_ms.is_some_and(|told| now_ms < told + VITALS_MS) {
             return;
         }
         let execution = &self.execution;
         let (bytes, limit) = (execution.state_bytes(), execution.state_limit_bytes());
         let of_room = self.fullness.look(bytes, limit).into_iter().chain(self.space.look());
-        let news = company.news(now_ms).into_iter().chain(of_room);
+        let news = peer_health.news(now_ms).into_iter().chain(of_room);
         self.outputs.extend(news.map(Output::Notice));
-        company.told_ms = Some(now_ms);
-        company.told_flush_ms = company.flush_ms;
+        peer_health.told_ms = Some(now_ms);
+        peer_health.told_flush_ms = peer_health.flush_ms;
         let vitals = self.vitals(now);
         let (me, n) = (self.me, self.parameters.faults.n() as u8);
         for id in (0..n).map(ReplicaId).filter(|id| *id != me) {
-            let latest = self.company.members[id.index()].vitals.as_ref();
+            let latest = self.peer_health.members[id.index()].vitals.as_ref();
             let answers = latest.map(|(vitals, came_ms)| Echo {
                 sent_ms: vitals.sent_ms,
                 held_ms: now.monotonic_ms.saturating_sub(*came_ms),
@@ -565,13 +565,13 @@ impl Node {
             condition,
             view,
             decided,
-            hears: self.company.hears(now.monotonic_ms),
-            flush_ms: self.company.flush_ms,
-            stalled_ms: self.company.stalled_ms,
-            trip_ms: self.company.trip_ms,
+            hears: self.peer_health.hears(now.monotonic_ms),
+            flush_ms: self.peer_health.flush_ms,
+            stalled_ms: self.peer_health.stalled_ms,
+            trip_ms: self.peer_health.trip_ms,
             space: self.space.known(),
             program: Program::new(env!("CARGO_PKG_VERSION")),
-            clock_wrong: self.company.is_clock_wrong(now.monotonic_ms),
+            clock_wrong: self.peer_health.is_clock_wrong(now.monotonic_ms),
             differing: self.difference().map(|found| found.certifiable),
             runs: None,
         }

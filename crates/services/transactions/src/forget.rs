@@ -28,16 +28,16 @@ const PAUSE_AT_MOST_MS: u64 = 60_000;
 const MOST: usize = 4096;
 
 /// How long it takes at most, milliseconds.
-const TIDYING_MS: u64 = 5_000;
+const FORGETTING_MS: u64 = 5_000;
 
 /// A session whose fence is held back for so long by something that is stuck is left, milliseconds: what comes later is forgotten without it.
 const HELD_BACK_MS: u64 = 1_000;
 
 /// A session in a partition.
-pub(crate) type Place = (PartitionId, u64);
+pub(crate) type SessionAt = (PartitionId, u64);
 
 /// The sessions that a transaction names.
-pub(crate) fn places_of(participants: &[Participant]) -> impl Iterator<Item = Place> {
+pub(crate) fn sessions_at(participants: &[Participant]) -> impl Iterator<Item = SessionAt> {
     participants.iter().map(|one| (one.partition, one.nonce))
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Over {
     /// Somebody waits for the time to tell few.
     is_timed: bool,
     /// Up to where sessions are fenced off below what this client has under way, and since when that is so.
-    held_back: BTreeMap<Place, (u64, u64)>,
+    held_back: BTreeMap<SessionAt, (u64, u64)>,
 }
 
 impl Over {
@@ -74,17 +74,18 @@ impl Over {
     /// So far sessions are fenced off, where this client has given numbers below `next`. Gives those in which something has been stuck for long.
     fn note_fences(
         &mut self,
-        fences: &BTreeMap<Place, Fence>,
+        fences: &BTreeMap<SessionAt, Fence>,
         next: u64,
         now_ms: u64,
-    ) -> Vec<Place> {
+    ) -> Vec<SessionAt> {
         let before = std::mem::take(&mut self.held_back);
         for (place, fence) in fences.iter().filter(|(_, fence)| fence.below < next) {
             let same = before.get(place).filter(|(below, _)| *below == fence.below);
             let since_ms = same.map_or(now_ms, |(_, since_ms)| *since_ms);
             self.held_back.insert(*place, (fence.below, since_ms));
         }
-        let is_old = |(_, (_, since_ms)): &(&Place, &(u64, u64))| now_ms >= since_ms + HELD_BACK_MS;
+        let is_old =
+            |(_, (_, since_ms)): &(&SessionAt, &(u64, u64))| now_ms >= since_ms + HELD_BACK_MS;
         self.held_back.iter().filter(is_old).map(|(place, _)| *place).collect()
     }
 
@@ -118,18 +119,18 @@ impl<G: Groups> Transactions<G> {
             state.over.is_tidying = true;
             drop(state);
             let this = self.clone();
-            self.groups().spawn(Box::pin(async move { this.tidy().await }));
+            self.groups().spawn(Box::pin(async move { this.forget_ended().await }));
         } else if !state.over.is_timed {
             state.over.is_timed = true;
             drop(state);
             let inner = Arc::downgrade(&self.inner);
-            self.groups().spawn(Box::pin(Transactions::tidy_in_time(inner)));
+            self.groups().spawn(Box::pin(Transactions::forget_in_time(inner)));
         }
     }
 
     /// Tells what is over when it is time, until nothing is left, or nobody has the client any more: then the partitions forget it when its sessions have
     /// ended.
-    async fn tidy_in_time(inner: Weak<Inner<G>>) {
+    async fn forget_in_time(inner: Weak<Inner<G>>) {
         let this = || inner.upgrade().map(|inner| Transactions { inner });
         while let Some(sleep) = this().map(|this| this.sleep_until_told()) {
             sleep.await;
@@ -146,7 +147,7 @@ impl<G: Groups> Transactions<G> {
                 }
                 over.is_tidying = true;
             }
-            this.tidy().await;
+            this.forget_ended().await;
         }
     }
 
@@ -157,11 +158,11 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// Has told what is over, and waits for that: whoever waits may go away in the middle.
-    pub(crate) async fn tidy_apart(&self, deadline_ms: u64) {
+    pub(crate) async fn forget_apart(&self, deadline_ms: u64) {
         let begins = !std::mem::replace(&mut self.inner.state().over.is_tidying, true);
         if begins {
             let this = self.clone();
-            self.groups().spawn(Box::pin(async move { this.tidy().await }));
+            self.groups().spawn(Box::pin(async move { this.forget_ended().await }));
         }
         while self.inner.state().over.is_tidying && self.groups().now_ms() < deadline_ms {
             self.groups().sleep(PAUSE_MS / 100).await;
@@ -176,12 +177,12 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// Has the partitions forget what is over in all of them. Begins by itself now and then; to be called before a client ends.
-    pub async fn tidy(&self) {
+    pub async fn forget_ended(&self) {
         let (ended, next, running) = {
             let mut state = self.inner.state();
             state.over.is_tidying = true;
             // What waits for one partition is no reason for another one to remember anything.
-            let mut running: BTreeMap<Place, u64> = BTreeMap::new();
+            let mut running: BTreeMap<SessionAt, u64> = BTreeMap::new();
             for (counter, places) in &state.running {
                 for place in places {
                     running.entry(*place).or_insert(*counter);
@@ -189,8 +190,8 @@ impl<G: Groups> Transactions<G> {
             }
             (std::mem::take(&mut state.over.ended), state.counter + 1, running)
         };
-        let below = |place: &Place| running.get(place).copied().unwrap_or(next);
-        let deadline_ms = self.groups().now_ms() + TIDYING_MS;
+        let below = |place: &SessionAt| running.get(place).copied().unwrap_or(next);
+        let deadline_ms = self.groups().now_ms() + FORGETTING_MS;
         let (forgotten, fences) = self.forget(&ended, below, deadline_ms).await;
         let is_over = |intent: &Intent| {
             intent.participants.iter().all(|one| {
@@ -216,9 +217,9 @@ impl<G: Groups> Transactions<G> {
     pub(crate) async fn forget(
         &self,
         over: &[Intent],
-        below: impl Fn(&Place) -> u64,
+        below: impl Fn(&SessionAt) -> u64,
         deadline_ms: u64,
-    ) -> (u64, BTreeMap<Place, Fence>) {
+    ) -> (u64, BTreeMap<SessionAt, Fence>) {
         let Some(client) = over.first().map(|intent| intent.client) else {
             return (0, BTreeMap::new());
         };
@@ -226,14 +227,14 @@ impl<G: Groups> Transactions<G> {
         // Whoever is down is not waited for to the end: the others are to forget what they can.
         let now_ms = self.groups().now_ms();
         let half_ms = now_ms + deadline_ms.saturating_sub(now_ms) / 2;
-        let fence = |(partition, nonce): &Place| {
+        let fence = |(partition, nonce): &SessionAt| {
             let session = SessionId { client, nonce: *nonce };
             let below = below(&(*partition, *nonce));
             let (partition, command) = (*partition, PartitionCommand::Fence { session, below });
             async move { self.ask(partition, &command, half_ms).await }
         };
         let answers = join_all(places.iter().map(fence)).await;
-        let mut fences: BTreeMap<Place, Fence> = BTreeMap::new();
+        let mut fences: BTreeMap<SessionAt, Fence> = BTreeMap::new();
         for (place, answer) in places.iter().zip(answers) {
             if let Ok((PartitionReply::Fenced { below, now: signed, .. }, Some(proof))) = answer {
                 fences.insert(*place, Fence { proof, nonce: place.1, below, signed });
@@ -241,8 +242,8 @@ impl<G: Groups> Transactions<G> {
         }
         let forget = fences.keys().map(|place| {
             // Of those that took part with it.
-            let shares = |other: &Place| {
-                let takes_part = |intent: &Intent, (partition, nonce): &Place| {
+            let shares = |other: &SessionAt| {
+                let takes_part = |intent: &Intent, (partition, nonce): &SessionAt| {
                     intent.participant(*partition).is_some_and(|one| one.nonce == *nonce)
                 };
                 over.iter().any(|intent| takes_part(intent, place) && takes_part(intent, other))
@@ -256,11 +257,11 @@ impl<G: Groups> Transactions<G> {
         });
         let answers = join_all(forget).await;
         let mut forgotten = 0;
-        for ((pupil, _), answer) in fences.keys().zip(answers) {
+        for ((recipient, _), answer) in fences.keys().zip(answers) {
             match answer {
                 Ok((PartitionReply::Forgotten { count }, _)) => forgotten += u64::from(count),
                 Ok((PartitionReply::Outdated { partition, configuration }, _)) => {
-                    self.teach(*pupil, partition, configuration, deadline_ms).await;
+                    self.teach(*recipient, partition, configuration, deadline_ms).await;
                 }
                 _ => {}
             }

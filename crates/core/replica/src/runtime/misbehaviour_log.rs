@@ -13,7 +13,7 @@ const KINDS: usize = 256;
 
 /// What was said lately.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(super) struct MisbehaviourLog {
     said: BTreeMap<(Peer, String), Said>,
 }
 
@@ -23,7 +23,7 @@ struct Said {
     left_out: u64,
 }
 
-impl Complaints {
+impl MisbehaviourLog {
     /// Whether a line is due, and how many were left out before it.
     pub fn note(&mut self, now_ms: u64, peer: Peer, what: &str) -> Option<u64> {
         let name = (peer, what.to_owned());
@@ -54,14 +54,14 @@ mod tests {
 
     #[test]
     fn a_line_for_each_peer_kind_and_second_says_how_many_there_were() {
-        let mut complaints = Complaints::default();
+        let mut log = MisbehaviourLog::default();
         let [liar, other] = [1, 2].map(|id| Peer::Replica(ReplicaId(id)));
         let mut lines = 0;
         let mut counted = 0;
         for now_ms in 0..10_000 {
             // Ten in a millisecond.
             for _ in 0..10 {
-                if let Some(left_out) = complaints.note(now_ms, liar, "OutOfRole") {
+                if let Some(left_out) = log.note(now_ms, liar, "OutOfRole") {
                     lines += 1;
                     counted += left_out + 1;
                 }
@@ -69,13 +69,13 @@ mod tests {
         }
         assert_eq!(lines, 10);
         assert_eq!(counted, 9 * 10_000 + 1);
-        assert_eq!(complaints.note(10_000, liar, "BadSignature"), Some(0));
-        assert_eq!(complaints.note(9_999, other, "OutOfRole"), Some(0));
+        assert_eq!(log.note(10_000, liar, "BadSignature"), Some(0));
+        assert_eq!(log.note(9_999, other, "OutOfRole"), Some(0));
         // Names without end take no memory, and are forgotten.
         for number in 0..10_000 {
-            complaints.note(10_001, liar, &number.to_string());
+            log.note(10_001, liar, &number.to_string());
         }
-        assert_eq!(complaints.said.len(), KINDS);
-        assert_eq!(complaints.note(11_001, other, "BadVote"), Some(0));
+        assert_eq!(log.said.len(), KINDS);
+        assert_eq!(log.note(11_001, other, "BadVote"), Some(0));
     }
 }

@@ -57,12 +57,12 @@ impl<G: Groups> Transactions<G> {
     pub(crate) async fn sign_again(
         &self,
         intent: &Intent,
-        pupil: PartitionId,
+        recipient: PartitionId,
         (changed, configuration): (PartitionId, u64),
         votes: &mut [Certificate],
     ) -> bool {
         let end_ms = self.groups().now_ms().saturating_add(SIGNING_MS);
-        self.teach(pupil, changed, configuration, end_ms).await;
+        self.teach(recipient, changed, configuration, end_ms).await;
         let resolve = PartitionCommand::Resolve { intent: intent.clone(), expired: None };
         let Ok((PartitionReply::Voted { .. }, Some(proof))) =
             self.ask(changed, &resolve, end_ms).await

@@ -32,7 +32,7 @@ fn is_silence(error: &CallError) -> bool {
 
 /// What became of an attempt to end a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rescue {
+pub enum Resolution {
     /// It is over, wherever it was pending.
     Ended,
     /// This client is about it already.
@@ -49,27 +49,27 @@ struct Rescuing<'a, G> {
 
 impl<G> Drop for Rescuing<'_, G> {
     fn drop(&mut self) {
-        self.of.inner.state().rescuing.remove(&self.transaction);
+        self.of.inner.state().resolving.remove(&self.transaction);
     }
 }
 
 impl<G: Groups> Transactions<G> {
     /// Ends a transaction as the votes have it, where all have voted; else where its client has had time enough.
-    pub async fn rescue(&self, intent: &Intent, deadline_ms: u64) -> Rescue {
+    pub async fn resolve(&self, intent: &Intent, deadline_ms: u64) -> Resolution {
         let transaction = intent.id();
-        if !self.inner.state().rescuing.insert(transaction) {
-            return Rescue::Begun;
+        if !self.inner.state().resolving.insert(transaction) {
+            return Resolution::Begun;
         }
-        let rescuing = Rescuing { of: self, transaction };
+        let resolving = Rescuing { of: self, transaction };
         let ended = self.end_for_others(intent, deadline_ms).await;
-        drop(rescuing);
+        drop(resolving);
         if !ended {
-            return Rescue::Failed;
+            return Resolution::Failed;
         }
         let mut state = self.inner.state();
         state.silent.note(transaction, None);
-        state.counters.rescued += 1;
-        Rescue::Ended
+        state.counters.ended_for_others += 1;
+        Resolution::Ended
     }
 
     async fn end_for_others(&self, intent: &Intent, deadline_ms: u64) -> bool {
@@ -109,7 +109,7 @@ impl<G: Groups> Transactions<G> {
     /// Where it is not known who the members of another group are by now, it is told, if it is known in that group itself.
     pub(crate) async fn teach(
         &self,
-        pupil: PartitionId,
+        recipient: PartitionId,
         group: PartitionId,
         configuration: u64,
         deadline_ms: u64,
@@ -119,7 +119,7 @@ impl<G: Groups> Transactions<G> {
             self.ask(group, &roster, deadline_ms).await
             && newest.members.configuration > configuration
         {
-            let known = self.ask(pupil, &PartitionCommand::Members(newest), deadline_ms).await;
+            let known = self.ask(recipient, &PartitionCommand::Members(newest), deadline_ms).await;
             drop(known);
         }
     }
