@@ -192,7 +192,10 @@ impl<G: Groups> Transactions<G> {
         fast: bool,
         deadline_ms: u64,
     ) -> Result<Outcome, TransactionError> {
-        let mut waiter = self.waiter(split.parts.len() > 1, deadline_ms);
+        let holds = split.parts.len() > 1;
+        let last = split.parts.last().filter(|_| holds && !split.is_read());
+        let decides_in = last.map(|part| part.partition);
+        let mut waiter = self.waiter((holds, decides_in), deadline_ms);
         let carried_out = self.carry_out(split, touches, fast, &mut waiter).await;
         if carried_out.as_ref().is_ok_and(|outcome| outcome.failed().is_none()) {
             waiter.note_answered();
@@ -329,7 +332,7 @@ impl<G: Groups> Transactions<G> {
         };
         let partition = self.groups().map().partition_of(key);
         let touches = Touches::of_key(key, !command.is_read());
-        let mut waiter = self.waiter(false, deadline_ms);
+        let mut waiter = self.waiter((false, None), deadline_ms);
         let carried_out =
             self.carry_out_one(command, (partition, &touches), fast, &mut waiter).await;
         if carried_out.is_ok() {

@@ -86,8 +86,10 @@ impl LastHolder {
 #[derive(Debug)]
 pub(crate) struct Waiter<G: Groups> {
     deadline_ms: u64,
-    /// Whether it would hold locks beyond a moment: then it also waits for others' marks.
+    /// Whether it would hold locks beyond a moment: then it also waits for others' marks, ...
     holds: bool,
+    /// ... but not in the group that is asked last, which decides at once.
+    decides_in: Option<PartitionId>,
     conflicts: u32,
     met: LastHolder,
     /// Nobody's transaction is ended before that, milliseconds.
@@ -112,6 +114,11 @@ impl<G: Groups> Waiter<G> {
     /// Whether groups are to be asked one after the other.
     pub(crate) fn goes_in_turn(&self) -> bool {
         self.conflicts >= CONFLICTS_AT_ONCE
+    }
+
+    /// Whether it would hold locks there beyond a moment.
+    fn holds_in(&self, partition: PartitionId) -> bool {
+        self.holds && self.decides_in != Some(partition)
     }
 
     /// Whether it has met so many that what it reads is to be ordered.
@@ -146,10 +153,16 @@ fn is_of_older_rules(error: &CallError) -> bool {
 }
 
 impl<G: Groups> Transactions<G> {
-    pub(crate) fn waiter(&self, holds: bool, deadline_ms: u64) -> Waiter<G> {
+    /// Of a call that would hold locks in several groups, or of one that would not.
+    pub(crate) fn waiter(
+        &self,
+        (holds, decides_in): (bool, Option<PartitionId>),
+        deadline_ms: u64,
+    ) -> Waiter<G> {
         Waiter {
             deadline_ms,
             holds,
+            decides_in,
             conflicts: 0,
             met: LastHolder::default(),
             ends_at_ms: 0,
@@ -240,7 +253,7 @@ impl<G: Groups> Transactions<G> {
             let (again_ms, held_ms) = match self.leave_mark(waiter, place).await {
                 None => return Ok(false),
                 Some(Way::Free) => break,
-                Some(Way::Marked { .. }) if !waiter.holds => break,
+                Some(Way::Marked { .. }) if !waiter.holds_in(place.0) => break,
                 Some(Way::Marked { again_ms }) => (again_ms, 0),
                 Some(Way::Held { blocker, again_ms }) => {
                     waiter.with = Holder::of(&blocker).or(waiter.with);

@@ -48,6 +48,22 @@ impl Touched {
         touched
     }
 
+    /// With keys of its own: those of a command keep all of it in memory.
+    pub(crate) fn copied(&self) -> Touched {
+        let copy = |key: &Bytes| Bytes::copy_from_slice(key);
+        let copies = |keys: &BTreeSet<Bytes>| keys.iter().map(copy).collect();
+        let intervals = self.intervals.iter();
+        let interval = |Interval { start, end }: &Interval| Interval {
+            start: copy(start),
+            end: end.as_ref().map(copy),
+        };
+        Touched {
+            reads: copies(&self.reads),
+            writes: copies(&self.writes),
+            intervals: intervals.map(interval).collect(),
+        }
+    }
+
     /// Whether there is a key that both touch, whatever they do with it.
     pub(crate) fn shares(&self, other: &Touched) -> bool {
         let has_key_of = |one: &Touched, two: &Touched| {

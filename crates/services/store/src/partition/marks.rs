@@ -6,12 +6,15 @@
 //! something beyond his slot is hindered.
 //!
 //! Invariants:
-//! - A mark goes when its caller gets an answer, a second after he last found something in his way, or three after he had to give back what he had, and five
-//!   after it was first. While a transaction of his has what he waits for, only the last of these counts.
+//! - A mark goes when its caller gets an answer, a second after he last found something in his way, and five after it was first, or after he had to give
+//!   back what he had. While a transaction of his has what he waits for, only the last of these counts. He may give it back as often as there are partitions
+//!   behind this one in which he may find somebody.
 //! - Of each client's key one comes after the other, and who comes has the place of those of each other key that are next: so many places taken at once are
 //!   no more than one (as in start-time fair queueing, Goyal, Vin and Cheng, 1996).
 //! - A mark is void as long as the first lock in its way, or if there is none every mark, is its own client key's, and while that key has wasted too much of
-//!   others' time. A void one counts among the marks of its own key alone.
+//!   others' time. A void one counts among the marks of its own key alone, and wastes nothing. What its own key had was its turn: it comes to the end of the
+//!   line then.
+//! - Wasted is what kept others out though nothing was in its way. Who waits for a lock that a stranger has wastes nothing.
 //! - What there is of marks is bounded, by client key and in all. Nothing is due for them: they go with whatever happens next.
 
 mod leaving;
@@ -68,14 +71,15 @@ pub(crate) struct Mark {
     is_own: bool,
     /// The transaction that has what it waits for. Where that is aborted, since another partition did not grant its part, it waits on.
     taken_by: Option<TransactionId>,
-    /// Whether that has happened.
-    was_given_back: bool,
+    /// How often that has happened, and when for the last time.
+    times_given_back: u8,
+    given_back: Option<Time>,
 }
 
 impl Mark {
     fn ends(&self) -> Time {
         let unasked = self.asked.0 + UNASKED_MS;
-        Time(match self.first.map(|first| first.0 + FIRST_MS) {
+        Time(match self.given_back.or(self.first).map(|since| since.0 + FIRST_MS) {
             Some(at) if self.taken_by.is_some() => at,
             Some(at) => unasked.min(at),
             None => unasked,
@@ -85,10 +89,10 @@ impl Mark {
     /// How long it kept others out for nothing, if it goes by itself at that time, milliseconds.
     fn wasted_ms(&self, at: Time) -> u64 {
         let since = |since: Option<Time>| since.map_or(0, |since| at.0.saturating_sub(since.0));
-        match since(self.first) {
-            _ if self.taken_by.is_some() && !self.was_given_back => 0,
-            first_ms if first_ms >= FIRST_MS => first_ms,
-            _ => since(self.free),
+        match self.taken_by {
+            Some(_) if self.times_given_back > 0 => since(self.first),
+            Some(_) => 0,
+            None => since(self.free),
         }
     }
 }
@@ -220,7 +224,7 @@ impl Marks {
         let client = mark.session.client;
         let at = mark.ends().min(now);
         let mut changes = self.leave(number);
-        let wasted_ms = mark.wasted_ms(at);
+        let wasted_ms = if self.is_void(&mark, at) { 0 } else { mark.wasted_ms(at) };
         if wasted_ms > 0 && !seeded!(MarkedAgain) {
             let before = self.wastes.get(&client).copied().unwrap_or_default();
             let until = at.max(before).0 + WASTE * wasted_ms;
@@ -378,7 +382,8 @@ impl Encode for Mark {
         self.free.encode(out);
         self.is_own.encode(out);
         self.taken_by.encode(out);
-        self.was_given_back.encode(out);
+        self.times_given_back.encode(out);
+        self.given_back.encode(out);
     }
 }
 
@@ -395,7 +400,8 @@ impl Decode for Mark {
             free: Decode::decode(reader)?,
             is_own: Decode::decode(reader)?,
             taken_by: Decode::decode(reader)?,
-            was_given_back: Decode::decode(reader)?,
+            times_given_back: Decode::decode(reader)?,
+            given_back: Decode::decode(reader)?,
         })
     }
 }

@@ -459,11 +459,13 @@ impl Partition {
         let Some(held) = self.records.finish(transaction, commit) else { return };
         self.locks.release(transaction, &held.touched);
         let intent = self.records.get(transaction).map(|record| &record.intent);
+        let here = self.place.partition;
         let own = intent.and_then(|intent| {
-            intent.participant(self.place.partition).map(|one| intent.session(one))
+            let behind = intent.participants.iter().filter(|one| one.partition > here).count();
+            intent.participant(here).map(|one| (intent.session(one), behind))
         });
-        if let Some(session) = own.filter(|session| self.has_mark(*session)) {
-            self.given_back(session, transaction, commit);
+        if let Some((session, behind)) = own.filter(|(session, _)| self.has_mark(*session)) {
+            self.given_back(session, (transaction, behind), commit);
         }
         if commit {
             // Its room was reserved.

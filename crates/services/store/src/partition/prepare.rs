@@ -90,7 +90,8 @@ impl Partition {
             match &considered {
                 Err(Reason::Conflict(_)) => {}
                 Ok(_) if others.is_none() => self.taken(session, wanted, transaction),
-                _ => self.answered(session, wanted),
+                Ok(_) => self.answered(session, wanted),
+                Err(_) => self.refused(session, wanted),
             }
         }
         match considered {
@@ -106,6 +107,7 @@ impl Partition {
                 Ok(voted(Vote::Commit, Some(results)))
             }
             Ok((held, results)) => {
+                let held = held.copied();
                 self.locks.take(transaction, &held.touched);
                 let (vote, since) = (Vote::Commit, self.now);
                 self.tally.voted(&vote);

@@ -23,6 +23,13 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
+    /// With keys and values of its own: those of a command keep all of it in memory, and only these are counted.
+    pub(crate) fn copied(&self) -> Holdings {
+        let copy = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
+        let writes = self.writes.iter().map(|(key, value)| (copy(key), value.as_ref().map(copy)));
+        Holdings { touched: self.touched.copied(), writes: writes.collect(), growth: self.growth }
+    }
+
     /// What it takes while it is pending.
     pub(crate) fn takes(&self) -> Taken {
         let values = self.writes.values().filter(|value| value.is_some()).count();

@@ -374,51 +374,162 @@ fn a_mark_goes_when_its_caller_stays_away_and_when_it_stood_for_long() {
         world.pass(800);
     }
     assert!(hinders(&mut world, client(8), 3));
-    // It has been first for five seconds: for twelve more its client's marks count for itself alone.
+    // It has been first for five seconds, and goes. It wasted nothing, for a stranger had what it waits for: it may come again.
     world.pass(201);
-    for step in 0..12 {
-        assert!(!hinders(&mut world, client(8), 4 + step), "{step}");
-        assert!(is_marked(&mark(&mut world, client(1), &wants)));
-        assert!(!hinders(&mut world, client(8), 24 + step), "{step}");
-        assert!(hinders(&mut world, SessionId { nonce: 9, ..client(1) }, step));
-        // Others' marks count.
-        assert!(is_marked(&mark(&mut world, client(20 + step as u8), &wants)));
-        assert!(hinders(&mut world, client(8), 100 + step));
-        world.pass(1_000);
-        world.restart();
-    }
+    assert!(!hinders(&mut world, client(8), 4));
     assert!(is_marked(&mark(&mut world, client(1), &wants)));
-    assert!(hinders(&mut world, client(8), 200));
-    // Twenty seconds behind the end all is forgotten.
-    world.pass(20_000);
+    world.restart();
+    assert!(hinders(&mut world, client(8), 5));
+    world.pass(5_000);
     let nothing = world.stores[0].state_bytes();
     world.pass(60_000);
     assert_eq!(world.stores[0].state_bytes(), nothing);
 }
 
-/// A lock that nobody gives back is in the way of many callers of one application.
+/// Marks that nothing is in the way of, and nobody takes.
+fn waste(world: &mut World, who: SessionId, keys: &[&str], times: u64) {
+    for time in 0..times {
+        let counter = 1_000 + 10 * time;
+        assert!(is_granted(world, client(7), counter, vec![range("a", Some("b"), 9, false)]));
+        for key in keys {
+            assert!(is_marked(&mark(world, who, &writes(key))));
+        }
+        finish(world, client(7), counter, vec![range("a", Some("b"), 9, false)]);
+        for key in keys {
+            mark(world, who, &writes(key));
+        }
+        world.pass(1_001);
+    }
+}
+
+/// For as long as its client's key wastes others' time its marks count for itself alone, and that comes to an end.
 #[test]
-fn what_many_places_waste_together_counts_no_more_than_what_one_does() {
+fn who_wastes_others_time_has_void_marks_for_a_while() {
+    let mut world = World::new(3);
+    let (wasteful, other) = (client(1), client(2));
+    waste(&mut world, wasteful, &["a1", "a2", "a3"], 3);
+    let parts = [(0, reads("a1")), (2, reads("c1"))];
+    let (_, held) = prepare_with(&mut world, client(7), 1, parts);
+    assert!(is_commit(&held));
+    let mut until = 0;
+    while until < 30 {
+        assert!(is_marked(&mark(&mut world, wasteful, &writes("a1"))));
+        // Its own callers wait for it, others do not.
+        let own = SessionId { nonce: 9, ..wasteful };
+        assert!(hinders(&mut world, own, until));
+        if hinders(&mut world, client(8), until) {
+            break;
+        }
+        assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+        assert!(hinders(&mut world, client(8), 100 + until), "others' marks count");
+        let leave = PartitionCommand::Mark { wanted: Wanted::by(&writes("a1")), waits: false };
+        world.ask(0, other, &leave);
+        world.pass(900);
+        world.restart();
+        until += 1;
+    }
+    assert!((2..20).contains(&until), "{until}");
+    world.pass(60_000);
+    let nothing = world.stores[0].state_bytes();
+    world.pass(60_000);
+    assert_eq!(world.stores[0].state_bytes(), nothing);
+}
+
+/// A lock that nobody gives back is in the way of many callers of one application, for as long as that takes.
+#[test]
+fn who_waits_for_a_lock_of_a_stranger_wastes_nothing_however_long_and_with_how_many() {
     let mut world = World::new(3);
     let parts = [(0, vec![range("a", Some("b"), 9, false)]), (2, reads("c1"))];
     let (_, held) = prepare_with(&mut world, client(7), 1, parts);
     assert!(is_commit(&held));
-    let all = |world: &mut World| {
+    for step in 0..40 {
         for number in 1..20 {
-            assert!(is_marked(&mark(world, client(1), &writes(&format!("a{number}")))));
+            assert!(is_marked(&mark(&mut world, client(1), &writes(&format!("a{number}")))));
         }
-    };
-    for _ in 0..7 {
-        all(&mut world);
+        assert!(hinders(&mut world, client(8), step));
         world.pass(800);
     }
-    for _ in 0..12 {
-        all(&mut world);
-        assert!(!hinders(&mut world, client(8), 1));
-        world.pass(1_000);
+}
+
+/// One key alone: has it, is next because it waited before anybody else, takes that in the frame in which it gives it back, and so on.
+#[test]
+fn what_ones_own_key_had_was_its_turn() {
+    let mut world = World::new(2);
+    let (hog, other) = (client(1), client(2));
+    assert!(is_granted(&mut world, hog, 1, writes("a1")));
+    assert!(is_marked(&mark(&mut world, hog, &reads("a1"))));
+    assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+    world.pass(900);
+    assert!(is_marked(&mark(&mut world, hog, &reads("a1"))));
+    assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+    world.pass(900);
+    finish(&mut world, hog, 1, writes("a1"));
+    assert!(is_marked(&mark(&mut world, hog, &reads("a1"))), "it is behind the other one now");
+    assert!(!is_granted(&mut world, hog, 2, reads("a1")));
+    assert!(is_granted(&mut world, other, 1, writes("a1")));
+}
+
+/// He was first while the one before him was void, and has his five seconds anew when that one is gone.
+#[test]
+fn who_is_not_first_any_more_keeps_his_place_for_as_long_as_he_asks() {
+    let mut world = World::new(2);
+    let [holder, wasteful, caller, later] = [6, 1, 2, 3].map(client);
+    waste(&mut world, wasteful, &["a1", "a2", "a3"], 3);
+    world.pass(9_000);
+    assert!(is_granted(&mut world, holder, 1, reads("a1")));
+    assert!(is_marked(&mark(&mut world, wasteful, &writes("a1"))));
+    for step in 0..12 {
+        assert!(is_marked(&mark(&mut world, caller, &writes("a1"))), "{step}");
+        assert!(is_marked(&mark(&mut world, wasteful, &writes("a1"))), "{step}");
+        if step > 5 {
+            assert!(is_marked(&mark(&mut world, later, &writes("a1"))), "{step}");
+        }
+        world.pass(600);
     }
-    all(&mut world);
-    assert!(hinders(&mut world, client(8), 2));
+    finish(&mut world, holder, 1, reads("a1"));
+    assert!(!is_granted(&mut world, later, 1, writes("a1")));
+    assert!(is_granted(&mut world, caller, 1, writes("a1")));
+}
+
+/// It is free for one whose own key had it, and he is before strangers then.
+#[test]
+fn who_waited_for_his_own_key_keeps_others_out_once_it_is_free() {
+    let mut world = World::new(2);
+    let (first, second) = (client(1), SessionId { nonce: 9, ..client(1) });
+    assert!(is_granted(&mut world, first, 1, writes("a1")));
+    assert!(is_marked(&mark(&mut world, second, &writes("a1"))));
+    finish(&mut world, first, 1, writes("a1"));
+    assert_eq!(mark(&mut world, second, &writes("a1")), Way::Free);
+    assert!(hinders(&mut world, client(8), 1));
+    assert!(is_granted(&mut world, second, 1, writes("a1")));
+}
+
+/// While he waits in another partition, for as long as others may have a turn there.
+#[test]
+fn who_gave_it_back_has_his_place_for_five_seconds_and_once_for_each_partition_behind() {
+    for (passed, stands) in [(4_999, true), (5_000, false)] {
+        let mut world = World::new(2);
+        let (holder, first) = (client(7), client(1));
+        assert!(is_granted(&mut world, holder, 1, reads("a1")));
+        assert!(is_marked(&mark(&mut world, first, &writes("a1"))));
+        finish(&mut world, holder, 1, reads("a1"));
+        assert!(is_granted(&mut world, first, 1, writes("a1")));
+        world.pass(900);
+        end(&mut world, first, 1, writes("a1"), false);
+        world.restart();
+        world.pass(passed);
+        assert_eq!(hinders(&mut world, client(8), 1), stands);
+        if stands {
+            assert!(is_granted(&mut world, first, 2, writes("a1")));
+            end(&mut world, first, 2, writes("a1"), false);
+            assert!(!hinders(&mut world, client(8), 2), "there is one partition behind");
+        } else {
+            // That it stayed away wasted nothing.
+            assert!(is_granted(&mut world, holder, 2, reads("a1")));
+            assert!(is_marked(&mark(&mut world, first, &writes("a1"))));
+            assert!(hinders(&mut world, client(8), 2));
+        }
+    }
 }
 
 /// Nobody is in his way, and he stays there all the same.

@@ -5,15 +5,16 @@ use super::super::intent::TransactionId;
 use super::super::locks::{LockConflict, Touched};
 use super::super::reply::{PartitionReply, Way};
 use super::super::{Asker, Entries, Partition, limits};
-use super::{Change, Mark, Number};
+use super::{Change, FIRST_MS, MARK_COST, Mark, Number, UNASKED_MS};
 use crate::limits::KEY_BYTES;
 use crate::service::check_place;
 use bytes::Bytes;
 use perdura_execution::Meter;
 use perdura_protocol::{Digest, SessionId, Time, seeded};
 
-/// One that had to be given back, since another partition did not grant its part, stands so much longer than that without being asked for, milliseconds.
-const GIVEN_BACK_MS: u64 = 2_000;
+/// One that had to be given back, since another partition did not grant its part, stands so much longer than others without being asked for, milliseconds:
+/// its caller waits there.
+const GIVEN_BACK_MS: u64 = FIRST_MS - UNASKED_MS;
 
 /// Who has waited for so long, milliseconds, has his mark on ranges, too.
 const RANGES_AFTER_MS: u64 = 1_000;
@@ -30,8 +31,8 @@ const AGAIN_AT_MOST_MS: u64 = 60;
 /// So many before it are counted.
 const COUNTED: usize = 20;
 
-/// And whether a mark is on a key, too.
-const MEETS_COST: usize = 8;
+/// And whether a mark is on a key, too: some look-ups.
+const MEETS_COST: usize = 160;
 
 /// What a mark adds to the book beside what it is on, bytes: at most.
 const MARK_BYTES: usize = 256;
@@ -46,10 +47,10 @@ fn place(wanted: &Touched, met: Option<&LockConflict>, waits_ms: u64) -> Option<
     };
     let has_ranges = !wanted.intervals.is_empty();
     if fits(wanted) && (!has_ranges || waits_ms >= RANGES_AFTER_MS) {
-        return Some(wanted.clone());
+        return Some(wanted.copied());
     }
     let keys = Touched { intervals: Vec::new(), ..wanted.clone() };
-    let keys = Some(keys).filter(|keys| has_ranges && fits(keys));
+    let keys = Some(keys).filter(|keys| has_ranges && fits(keys)).map(|keys| keys.copied());
     let Some(met) = met else { return keys };
     let mut on = keys.unwrap_or_default();
     // What it came in is not kept.
@@ -105,6 +106,14 @@ impl Partition {
         }
     }
 
+    /// Who wants this was refused it for good, and waits no longer.
+    pub(in super::super) fn refused(&mut self, session: SessionId, wanted: Digest) {
+        if let Some(number) = self.marks.number_of(session, wanted) {
+            let changes = self.marks.end(number, self.now);
+            self.note_marks(changes);
+        }
+    }
+
     /// Who wants this has it until his transaction ends.
     pub(in super::super) fn taken(
         &mut self,
@@ -117,39 +126,45 @@ impl Partition {
             let first = |mark: &Mark| mark.first.or(Some(now));
             self.change_mark(number, |mark| Mark {
                 first: first(&mark),
+                is_own: false,
                 taken_by: Some(by),
                 ..mark
             });
         }
     }
 
-    /// A transaction of a session has ended.
+    /// A transaction of a session has ended, which has parts in so many partitions behind this one.
     pub(in super::super) fn given_back(
         &mut self,
         session: SessionId,
-        transaction: TransactionId,
+        (transaction, behind): (TransactionId, usize),
         commit: bool,
     ) {
         let its = |mark: &Mark| mark.taken_by == Some(transaction);
         let found = self.marks.of_session(session).find(|(_, mark)| its(mark));
-        let Some((number, wanted)) = found.map(|(number, mark)| (number, mark.wanted)) else {
+        let Some((number, wanted, times)) =
+            found.map(|(number, mark)| (number, mark.wanted, mark.times_given_back))
+        else {
             return;
         };
+        let may_stay = usize::from(times) < behind.max(1);
         let changes = match commit {
             true => self.marks.leave(number),
+            false if !may_stay => self.marks.end(number, self.now),
             false => {
                 let later = self.marks.number_of(session, wanted);
                 later.map(|later| self.marks.leave(later)).unwrap_or_default()
             }
         };
         self.note_marks(changes);
-        if !commit {
-            let asked = Time(self.now.0 + GIVEN_BACK_MS);
+        if !commit && may_stay {
+            let now = self.now;
             self.change_mark(number, |mark| Mark {
                 taken_by: None,
-                was_given_back: true,
+                times_given_back: mark.times_given_back.saturating_add(1),
+                given_back: Some(now),
                 free: None,
-                asked,
+                asked: Time(now.0 + GIVEN_BACK_MS),
                 ..mark
             });
         }
@@ -166,7 +181,7 @@ impl Partition {
         let own = self.marks.of_session(session);
         let numbers: Vec<Number> = own.map(|(number, _)| number).collect();
         for number in numbers {
-            let changes = self.marks.leave(number);
+            let changes = self.marks.end(number, self.now);
             self.note_marks(changes);
         }
     }
@@ -177,10 +192,7 @@ impl Partition {
         session: SessionId,
         wanted: &Wanted,
     ) -> PartitionReply {
-        if let Some(number) = self.marks.number_of(session, wanted.digest()) {
-            let changes = self.marks.end(number, self.now);
-            self.note_marks(changes);
-        }
+        self.refused(session, wanted.digest());
         PartitionReply::Marked { way: Way::Free }
     }
 
@@ -213,7 +225,7 @@ impl Partition {
         let own = self.marks.number_of(session, digest);
         if own.is_none() {
             let keys = touched.count().min(limits::KEYS_OF_A_MARK);
-            asker.meter.charge(self.marks.len() + MEETS_COST * own_marks * keys)?;
+            asker.meter.charge(MARK_COST * self.marks.len() + MEETS_COST * own_marks * keys)?;
         }
         let comer = (client, own, now);
         let before = self.marks.before(comer, touched, (asker.meter, COUNTED))?;
@@ -225,12 +237,20 @@ impl Partition {
             None => !before.is_empty() && before.iter().all(of_own),
         };
         let mark = own.and_then(|own| self.marks.remove(own));
+        // What its own key had was its turn.
+        let had_its_turn = !is_free && !is_own && mark.as_ref().is_some_and(|mark| mark.is_own);
+        if let Some(own) = own.filter(|_| had_its_turn) {
+            self.note_marks([Change::Mark(own, None)]);
+        }
+        let own = own.filter(|_| !had_its_turn);
         let made = mark.as_ref().map_or(now, |mark| mark.made);
         let room = self.unreserved(entries.limit).bytes;
         let fits = |on: &Touched| entries.map.bytes() + (on.bytes() + MARK_BYTES) as u64 <= room;
         let on = place(touched, held.as_ref(), now.0.saturating_sub(made.0));
         let mark = match mark {
-            Some(mark) if is_free => Some(Mark { free: mark.free.or(Some(now)), ..mark }),
+            Some(mark) if is_free => {
+                Some(Mark { free: mark.free.or(Some(now)), is_own: false, ..mark })
+            }
             Some(mark) => {
                 let on = on.filter(fits).unwrap_or_else(|| mark.on.clone());
                 Some(Mark { asked: now.max(mark.asked), on, free: None, is_own, ..mark })
@@ -248,7 +268,8 @@ impl Partition {
                 free: None,
                 is_own,
                 taken_by: None,
-                was_given_back: false,
+                times_given_back: 0,
+                given_back: None,
             }),
         };
         let is_marked = mark.is_some();
@@ -256,6 +277,9 @@ impl Partition {
             mark.is_part = mark.on != *touched;
             if before.is_empty() {
                 mark.first.get_or_insert(now);
+            } else if mark.times_given_back == 0 {
+                // Those were void for a while, or are on more now.
+                mark.first = None;
             }
             let number = match own {
                 Some(own) => own,
