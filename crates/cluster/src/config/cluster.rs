@@ -586,7 +586,8 @@ fn machine(address: &str) -> &str {
 
 /// Of what clusters could be made with for experiments.
 const GONE: &str = "it was a baseline for experiments, which this program does not have; start the program that made the cluster once more, \
-     export what is to be kept (`perdura kv export`), and import it into a new cluster (`perdura init`, `perdura kv import`)";
+     export what is to be kept (`perdura kv export`; of other services what their own commands read), and import it into a new cluster \
+     (`perdura init`, `perdura kv import`)";
 
 /// The durability that `text` names.
 pub fn durability(text: &str) -> Result<Durability> {

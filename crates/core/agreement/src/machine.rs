@@ -696,10 +696,4 @@ impl Agreement {
         let context = self.configurations.context_at(slot);
         self.settings.key.sign(&context.statement(kind, view, slot, digest))
     }
-
-    /// Highest slot about which messages are kept.
-    pub(crate) fn window_end(&self) -> Slot {
-        let all = seeded!(WindowUnbounded);
-        if all { Slot(u64::MAX) } else { self.delivered.plus(self.settings.window) }
-    }
 }

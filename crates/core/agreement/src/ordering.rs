@@ -20,6 +20,12 @@ use std::cell::Cell;
 pub const HELD_PROPOSAL_BYTES: usize = 128 * 1024 * 1024;
 
 impl Agreement {
+    /// Highest slot about which messages are kept.
+    pub(crate) fn window_end(&self) -> Slot {
+        let all = seeded!(WindowUnbounded);
+        if all { Slot(u64::MAX) } else { self.delivered.plus(self.settings.window) }
+    }
+
     pub(crate) fn on_propose(
         &mut self,
         now: Now,

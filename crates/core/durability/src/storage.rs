@@ -120,7 +120,8 @@ pub enum OpenError {
     /// It goes by a durability that programs do not have any more.
     #[error(
         "the data directory is of a cluster with durability `{durability}`, a baseline for experiments that this program \
-         does not have; start the program that made the cluster once more, export what is to be kept (`perdura kv export`), and \
+         does not have; start the program that made the cluster once more, export what is to be kept (`perdura kv export`; of other \
+         services what their own commands read), and \
          import it into a new cluster (`perdura init`, `perdura kv import`)"
     )]
     GoneDurability {

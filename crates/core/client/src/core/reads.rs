@@ -285,7 +285,8 @@ impl ClientCore {
         }
     }
 
-    /// Ends a read, asks further, or orders it where what may still be said is not enough.
+    /// Ends a read, asks further, or orders it: where what may still be said is not enough, and where nobody keeps states and as many alike are not
+    /// to be had, as one more answer seldom settles it then.
     fn go_on(&mut self, now_ms: u64, id: u64) {
         let Some(read) = self.reads.get(&id) else { return };
         if let Some(settled) = read.settled() {

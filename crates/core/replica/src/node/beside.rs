@@ -17,6 +17,9 @@ const KEPT_BYTES: u64 = 64 * 1024 * 1024;
 /// A change of a shared state copies the piece of a map in which it is: the store's segments have so many bytes at most.
 const PIECE_BYTES: u64 = 64 * 1024;
 
+/// What services charge for a change, at least, bytes ([`perdura_execution::Meter`]).
+const CHANGE_COST: u64 = 4096;
+
 /// Bytes that a command takes for a change, at least: a key and how it is to be changed.
 const CHANGE_BYTES: u64 = 24;
 
@@ -28,7 +31,12 @@ pub(super) fn copies(batch: &Batch, ran: &ExecutedBatch, state_bytes: u64) -> u6
     };
     let changes: u64 = frames.map(changes).sum();
     let costs: u64 = ran.executed.costs.values().sum();
-    costs.saturating_add(changes * PIECE_BYTES).min(state_bytes)
+    pieces(changes, costs).saturating_mul(PIECE_BYTES).min(state_bytes)
+}
+
+/// How many pieces are copied at most: one short command may change much, and was charged for each change.
+fn pieces(changes: u64, costs: u64) -> u64 {
+    changes.saturating_add(costs / CHANGE_COST)
 }
 
 #[derive(Debug)]
@@ -48,6 +56,8 @@ pub(super) struct Beside {
     kept: VecDeque<Kept>,
     // Up to which slot the stage was told to share states.
     through: Slot,
+    // What is not kept any more: it may be much that this was the last to hold.
+    let_go: Vec<ReadState>,
 }
 
 impl Beside {
@@ -67,7 +77,7 @@ impl Beside {
 
     /// The stage gave the state of the view.
     pub fn shares(&mut self, state: ReadState) {
-        self.shared = Some(state);
+        self.let_go.extend(self.shared.replace(state));
     }
 
     /// A batch was executed that copied so much of a state of `state_bytes`, and this is the state after it, if it is shared.
@@ -79,22 +89,44 @@ impl Beside {
     ) {
         let before = std::mem::replace(&mut self.shared, state);
         // Where states are not shared any more nobody reads, and that of the batch before holds on to memory.
-        if let (Some(state), Some(_)) = (before, &self.shared) {
-            self.kept.push_back(Kept { state, until_ms: now_ms + KEPT_MS, copied });
-        } else if let Some(last) = self.kept.back_mut() {
-            last.copied = last.copied.saturating_add(copied);
+        match (before, &self.shared) {
+            (Some(state), Some(_)) => {
+                self.kept.push_back(Kept { state, until_ms: now_ms + KEPT_MS, copied });
+            }
+            (before, _) => {
+                self.let_go.extend(before);
+                if let Some(last) = self.kept.back_mut() {
+                    last.copied = last.copied.saturating_add(copied);
+                }
+            }
         }
         let most = KEPT_BYTES.max(state_bytes / 4);
         while self.kept.len() > KEPT_STATES || self.copied() > most {
-            self.kept.pop_front();
+            self.let_go_oldest();
         }
     }
 
     /// Time passes.
     pub fn tick(&mut self, now_ms: u64) {
         while self.kept.front().is_some_and(|kept| kept.until_ms <= now_ms) {
-            self.kept.pop_front();
+            self.let_go_oldest();
         }
+    }
+
+    fn let_go_oldest(&mut self) {
+        self.let_go.extend(self.kept.pop_front().map(|kept| kept.state));
+    }
+
+    /// What is not kept any more, to be freed where nobody waits for that.
+    pub fn take_let_go(&mut self) -> Vec<ReadState> {
+        std::mem::take(&mut self.let_go)
+    }
+
+    /// The state that all these are of is another one now.
+    pub fn end(mut self) -> Vec<ReadState> {
+        self.let_go.extend(self.kept.into_iter().map(|kept| kept.state));
+        self.let_go.extend(self.shared);
+        self.let_go
     }
 
     /// Up to which slot the stage is to share states, as one of the view at `slot` is read: for as long as a pipeline of `depth` has slots
@@ -154,12 +186,23 @@ mod tests {
     }
 
     #[test]
+    fn a_short_command_that_changes_much_copies_a_piece_for_each_change() {
+        assert_eq!(pieces(3, 4 * CHANGE_COST - 1), 6);
+        assert_eq!(pieces(1, 16 * MIB) * PIECE_BYTES, 256 * MIB + PIECE_BYTES);
+    }
+
+    #[test]
     fn states_are_kept_as_long_as_little_was_copied_behind_them() {
         let mut beside = Beside::default();
         for batch in 0..20 {
             beside.executed(shared(), (MIB, 100 * MIB), batch);
         }
         assert_eq!((beside.kept(), beside.copied()), (KEPT_STATES, 16 * MIB));
+        assert_eq!(
+            beside.take_let_go().len(),
+            3,
+            "one is shared, and the others are freed elsewhere"
+        );
         // One that copies more than all may hold on to lets all go but that of the view.
         beside.executed(shared(), (65 * MIB, 100 * MIB), 20);
         assert_eq!((beside.kept(), beside.copied(), beside.shared().is_some()), (0, 0, true));
@@ -178,5 +221,9 @@ mod tests {
         assert_eq!((beside.kept(), beside.copied()), (1, 75 * MIB));
         beside.tick(KEPT_MS + 23);
         assert_eq!((beside.kept(), beside.copied()), (0, 0));
+        beside.executed(shared(), (MIB, 800 * MIB), 25);
+        beside.take_let_go();
+        beside.executed(shared(), (MIB, 800 * MIB), 26);
+        assert_eq!((beside.kept(), beside.end().len()), (1, 2), "all go with their machine");
     }
 }

@@ -221,8 +221,7 @@ impl Node {
         digest: Digest,
         signature: Signature,
     ) {
-        let penalised = self.ingress.penalties.get(&Origin::Replica(from));
-        if penalised.is_some_and(|penalty| penalty.holds(now.monotonic_ms)) {
+        if self.ingress.penalty(Origin::Replica(from)).holds(now.monotonic_ms) {
             return;
         }
         if self.checkpointing.add_vote(from, (slot, digest, signature)) {
@@ -292,8 +291,7 @@ impl Node {
     /// A vote of this replica was not signed by it.
     pub(super) fn strike_voter(&mut self, id: ReplicaId) {
         self.checkpointing.certificates.forget_votes(id);
-        let penalty = self.ingress.penalties.entry(Origin::Replica(id)).or_default();
-        penalty.strike(self.ticked_ms);
+        self.ingress.strike(Origin::Replica(id), self.ticked_ms);
     }
 
     /// If another digest than the certified one of a slot has m + 1 genuine signatures too, nobody

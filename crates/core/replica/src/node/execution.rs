@@ -73,6 +73,8 @@ pub(super) struct Apart {
     taken: bool,
     // What is read beside the stage. None where the service has no states to give.
     beside: Option<Beside>,
+    // What was read beside a stage that has another machine now.
+    let_go: Vec<ReadState>,
     // Handed to it, and not heard of yet.
     waiting: VecDeque<Delivery>,
     // The frames in them: by the session and the first number, behind which number they end, and in how many batches they are. Of frames that
@@ -90,7 +92,8 @@ impl Apart {
         let executor = Box::new(executor.with_asked(asked.clone()));
         let (waiting, frames) = (VecDeque::new(), BTreeMap::new());
         let taken = machine == 0;
-        let apart = Apart { asked, machine, view, taken, beside, waiting, frames };
+        let let_go = Vec::new();
+        let apart = Apart { asked, machine, view, taken, beside, let_go, waiting, frames };
         (apart, Output::Stage(Job::Take { machine, executor }))
     }
 
@@ -159,6 +162,13 @@ impl Apart {
         }
     }
 
+    /// States that were read and are not kept any more.
+    pub fn take_let_go(&mut self) -> Vec<ReadState> {
+        let mut let_go = std::mem::take(&mut self.let_go);
+        let_go.extend(self.beside.as_mut().map(Beside::take_let_go).unwrap_or_default());
+        let_go
+    }
+
     /// There are reads: the stage is told to share states for as long as a pipeline has `depth` slots twice, unless that was done lately.
     pub fn share(&mut self, depth: u64) -> Option<Output> {
         let (machine, slot) = (self.machine, self.view.slot());
@@ -172,7 +182,9 @@ impl Apart {
             _ if machine != self.machine => {}
             (Some(beside), Some(state)) => beside.shares(state),
             // It has none to give any more.
-            (beside, None) => *beside = None,
+            (beside, None) => {
+                self.let_go.extend(beside.take().map(Beside::end).unwrap_or_default())
+            }
             (None, Some(_)) => {}
         }
     }
@@ -219,10 +231,21 @@ impl Execution {
                 Replaced::Here(std::mem::replace(here, Box::new(executor)))
             }
             Execution::Apart(apart) => {
-                let (newer, output) = Apart::new(apart.machine + 1, executor, apart.asked.clone());
+                let (mut newer, output) =
+                    Apart::new(apart.machine + 1, executor, apart.asked.clone());
+                let ended = apart.beside.take().map(Beside::end);
+                newer.let_go.extend(ended.unwrap_or_default());
                 **apart = newer;
                 Replaced::Apart(output)
             }
+        }
+    }
+
+    /// States that were read and are not kept any more.
+    pub fn take_let_go(&mut self) -> Vec<ReadState> {
+        match self {
+            Execution::Here(_) => Vec::new(),
+            Execution::Apart(apart) => apart.take_let_go(),
         }
     }
 

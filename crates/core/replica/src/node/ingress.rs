@@ -122,7 +122,7 @@ pub(super) struct Ingress {
     /// Frames that are not verified yet.
     pub frames: Lines<Origin, WaitingFrame>,
     /// Whose frames were not signed by whom they name.
-    pub penalties: BTreeMap<Origin, Penalty>,
+    penalties: BTreeMap<Origin, Penalty>,
     /// Signatures in commands that are genuine.
     pub verified: Verified,
     pub shares: Shares,
@@ -152,17 +152,22 @@ impl Ingress {
     }
 
     /// Whether there is one.
+    /// Whose frames are passed over for a while, or were lately.
+    pub fn penalised(&self) -> usize {
+        self.penalties.len()
+    }
+
     pub fn has_frames(&self) -> bool {
         self.frames.any_first(|waiting| waiting.may_enter(&self.shares))
     }
 
     /// How long frames of this origin are passed over.
-    fn penalty(&self, origin: Origin) -> Penalty {
+    pub fn penalty(&self, origin: Origin) -> Penalty {
         self.penalties.get(&origin).copied().unwrap_or_default()
     }
 
     /// Something of this origin was not genuine.
-    fn strike(&mut self, origin: Origin, now_ms: u64) {
+    pub fn strike(&mut self, origin: Origin, now_ms: u64) {
         self.penalties.entry(origin).or_default().strike(now_ms);
     }
 

@@ -78,7 +78,7 @@ use ingress::Ingress;
 use journal::Journal;
 use peer_health::PeerHealth;
 use perdura_agreement::{Agreement, Effect, Suspicion};
-use perdura_execution::{AnyService, Done, Inspector, Job, Manifest, StateSnapshot};
+use perdura_execution::{AnyService, Done, Inspector, Job, Manifest, ReadState, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::{Decision, Lane, Message};
 use perdura_protocol::{
@@ -165,6 +165,15 @@ pub enum Input {
     },
 }
 
+/// States that are needed no more.
+#[derive(Debug, Default)]
+pub struct Gone {
+    /// Of slots behind which checkpoints are due.
+    pub snapshots: Vec<StateSnapshot>,
+    /// Those that were read beside a stage.
+    pub read: Vec<ReadState>,
+}
+
 /// What comes out.
 #[derive(Debug)]
 pub enum Output {
@@ -218,7 +227,7 @@ pub enum Output {
         keep: Slot,
     },
     /// States that are needed no more, to be freed; off the event loop.
-    LetGo(Vec<StateSnapshot>),
+    LetGo(Gone),
     /// Log files may go in which nothing is above this slot.
     Truncate(Slot),
     /// Read decided batches from the log.
@@ -384,9 +393,10 @@ impl Node {
         self.release_replies();
         self.mind_backlog(now);
         self.append(now);
-        if !self.checkpointing.let_go.is_empty() {
-            let gone = std::mem::take(&mut self.checkpointing.let_go);
-            self.outputs.push_back(Output::LetGo(gone));
+        let snapshots = std::mem::take(&mut self.checkpointing.let_go);
+        let read = self.execution.take_let_go();
+        if !snapshots.is_empty() || !read.is_empty() {
+            self.outputs.push_back(Output::LetGo(Gone { snapshots, read }));
         }
     }
 

@@ -8,8 +8,9 @@
 //! Where the replica executes in a stage, reads are answered beside it, in the state of the view, if the service has that to give: what reads much
 //! delays no batch then. Else the stage answers them between its batches.
 //!
-//! A read of the state after one slot ([`Message::ReadAt`](perdura_protocol::Message::ReadAt)) is answered by that alone: it waits for a slot that
-//! comes soon, and is refused where the state is gone. The reads of a key wait in the order of their slots.
+//! A read of the state after one slot ([`Message::ReadAt`](perdura_protocol::Message::ReadAt)) is answered by that alone, and before the other reads
+//! of its key, as the state is soon gone. Where it is gone the read is refused; for a slot that comes soon it waits, and of a key only
+//! [`TO_COME`] do. The others wait in the order of their slots.
 
 use super::execution::Execution;
 use super::waiting::{Capacity, Lines};
@@ -21,6 +22,7 @@ use perdura_protocol::limits::COMMAND_COST;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Outcome, PublicKey, Slot, seeded};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Reads that wait for slots in agreement, and for their clients' turns; further ones are told to go
 /// the ordered way.
@@ -54,11 +56,25 @@ const STALE_SLOW_MS: u64 = 2_000;
 /// What one key may read at once beyond that.
 const BURST: u64 = 1024 * 1024;
 
+/// Reads of one key that wait for a slot of their own to come. Their client may have its answer by then, and may have been told of a slot that
+/// never comes: they take no room from its other reads.
+const TO_COME: usize = 256;
+
+/// What a read asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    /// A state after its slot, which was there when it came.
+    Exactly,
+    /// A state after its slot, which is to come.
+    ToCome,
+    /// Any state that is not before its slot.
+    AnyFrom,
+}
+
 #[derive(Debug)]
 struct WaitingRead {
     after: Slot,
-    // By that state alone.
-    exactly: bool,
+    wanted: Wanted,
     since_ms: u64,
     connection: u64,
     key: PublicKey,
@@ -69,6 +85,8 @@ struct WaitingRead {
 /// The reads of a node.
 pub(super) struct Reads {
     waiting: Lines<PublicKey, WaitingRead>,
+    // How many of those wait for a slot of their own to come.
+    to_come: BTreeMap<PublicKey, usize>,
     pace: Pace,
     // Those that the stage or a thread beside it was given, and how many ever.
     under_way: BTreeMap<u64, WaitingRead>,
@@ -84,6 +102,7 @@ impl Reads {
     pub fn new(takes_long: bool) -> Reads {
         Reads {
             waiting: Lines::new(WAITING_READS),
+            to_come: BTreeMap::new(),
             pace: Pace::default(),
             under_way: BTreeMap::new(),
             begun: 0,
@@ -107,14 +126,36 @@ impl Reads {
         self.under_way.len()
     }
 
+    /// Puts one in its place in the line of its key, or gives it back.
+    fn line_up(&mut self, read: WaitingRead) -> Result<(), WaitingRead> {
+        let (key, to_come) = (read.key, read.wanted == Wanted::ToCome);
+        if to_come && self.to_come.get(&key).is_some_and(|waiting| *waiting >= TO_COME) {
+            return Err(read);
+        }
+        let (bytes, turn) = (read.command.len(), read.turn());
+        self.waiting.insert(key, read, bytes, |other| other.turn() <= turn)?;
+        if to_come {
+            *self.to_come.entry(key).or_default() += 1;
+        }
+        Ok(())
+    }
+
     /// The next one that may be answered, or has waited for too long.
     fn next(&mut self, now: Now, room: &Room, all: bool) -> Option<WaitingRead> {
         let Reads { waiting, pace, under_way, stale_ms, .. } = self;
-        let next = waiting.pop(|read| {
+        let (key, read) = waiting.pop(|read| {
             let may = room.takes(read, of_key(under_way, read.key));
             read.is_stale(now, *stale_ms) || may && (all || pace.may(read.key))
-        });
-        next.map(|(_, read)| read)
+        })?;
+        if read.wanted == Wanted::ToCome
+            && let Entry::Occupied(mut waiting) = self.to_come.entry(key)
+        {
+            *waiting.get_mut() -= 1;
+            if *waiting.get() == 0 {
+                waiting.remove();
+            }
+        }
+        Some(read)
     }
 
     /// Whether a read may be answered now; with `all` whatever its client has read.
@@ -164,6 +205,16 @@ impl ReadBeside {
 }
 
 impl WaitingRead {
+    /// Which is answered first of those of a key: the lowest.
+    fn turn(&self) -> (bool, Slot) {
+        (self.wanted != Wanted::Exactly, self.after)
+    }
+
+    /// Whether it is answered by the state after its slot alone.
+    fn exactly(&self) -> bool {
+        self.wanted != Wanted::AnyFrom
+    }
+
     fn ready(&self, executed: Slot) -> bool {
         self.after <= executed
     }
@@ -216,7 +267,8 @@ impl Node {
         let accepted = self.agreement.highest_accepted();
         let after = if seeded!(FastReadAtOnce) { Slot(0) } else { accepted };
         let since_ms = now.monotonic_ms;
-        let read = WaitingRead { after, exactly: false, since_ms, connection, key, id, command };
+        let wanted = Wanted::AnyFrom;
+        let read = WaitingRead { after, wanted, since_ms, connection, key, id, command };
         if !self.agreement.voting() {
             self.refuse_read(&read);
             return;
@@ -225,9 +277,8 @@ impl Node {
     }
 
     fn line_up_read(&mut self, read: WaitingRead) {
-        let (bytes, after) = (read.command.len(), read.after);
-        let before = |other: &WaitingRead| other.after <= after;
-        if let Err(refused) = self.reads.waiting.insert(read.key, read, bytes, before) {
+        if let Err(refused) = self.reads.line_up(read) {
+            self.counters.stage.reads_at_gone += u64::from(refused.exactly());
             self.refuse_read(&refused);
         }
     }
@@ -240,23 +291,27 @@ impl Node {
         id: u64,
         (slot, command): (Slot, Bytes),
     ) {
+        // Beyond what could be accepted by now it is far away, or a lie.
+        let soon = self.agreement.highest_accepted().plus(self.parameters.depth);
+        let wanted = match &self.execution {
+            Execution::Apart(apart) if apart.reads_beside() && self.agreement.voting() => {
+                match apart.state_after(slot) {
+                    Some(_) => Some(Wanted::Exactly),
+                    None => {
+                        (self.execution.slot() <= slot && slot <= soon).then_some(Wanted::ToCome)
+                    }
+                }
+            }
+            Execution::Apart(_) | Execution::Here(_) => None,
+        };
         let since_ms = now.monotonic_ms;
         let read =
-            WaitingRead { after: slot, exactly: true, since_ms, connection, key, id, command };
-        let may_come = match &self.execution {
-            Execution::Apart(apart) if apart.reads_beside() && self.agreement.voting() => {
-                // Beyond what could be accepted by now it is far away, or a lie.
-                let soon = self.agreement.highest_accepted().plus(self.parameters.depth);
-                let is_there = || apart.state_after(slot).is_some();
-                slot <= soon && (slot >= self.execution.slot() || is_there())
-            }
-            Execution::Apart(_) | Execution::Here(_) => false,
-        };
-        match may_come {
-            true => self.line_up_read(read),
-            false => {
+            |wanted| WaitingRead { after: slot, wanted, since_ms, connection, key, id, command };
+        match wanted {
+            Some(wanted) => self.line_up_read(read(wanted)),
+            None => {
                 self.counters.stage.reads_at_gone += 1;
-                self.refuse_read(&read);
+                self.refuse_read(&read(Wanted::Exactly));
             }
         }
     }
@@ -297,7 +352,7 @@ impl Node {
         let stale_ms = self.reads.stale_ms;
         self.reads.pace.tick(now.monotonic_ms);
         let all = !self.agreement.is_ordering();
-        let mut cost = 0;
+        let (mut cost, any) = (0, !self.reads.waiting.is_empty());
         for _ in 0..READS_AT_ONCE {
             if self.is_full() || cost >= COST_AT_ONCE {
                 break;
@@ -313,9 +368,7 @@ impl Node {
                 cost += self.answer_read(read);
             }
         }
-        if !self.reads.waiting.is_empty()
-            && let Execution::Apart(apart) = &mut self.execution
-        {
+        if any && let Execution::Apart(apart) = &mut self.execution {
             let share = apart.share(self.parameters.depth);
             self.outputs.extend(share);
         }
@@ -326,13 +379,13 @@ impl Node {
         let executor = match &self.execution {
             Execution::Here(executor) => executor,
             Execution::Apart(apart) => {
-                let state = match read.exactly {
+                let state = match read.exactly() {
                     true => apart.state_after(read.after),
                     false => apart.shared(),
                 };
                 let state = state.cloned();
-                self.counters.stage.reads_at += u64::from(read.exactly && state.is_some());
-                if read.exactly && state.is_none() {
+                self.counters.stage.reads_at += u64::from(read.exactly() && state.is_some());
+                if read.exactly() && state.is_none() {
                     self.counters.stage.reads_at_gone += 1;
                     self.refuse_read(&read);
                     return 0;
@@ -407,6 +460,54 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(wanted: Wanted, after: u64, id: u64) -> WaitingRead {
+        let key = PublicKey([1; 32]);
+        let after = Slot(after);
+        WaitingRead { after, wanted, since_ms: 0, connection: 1, key, id, command: Bytes::new() }
+    }
+
+    #[test]
+    fn whose_state_is_there_goes_before_the_others_of_its_key_and_these_by_their_slots() {
+        let mut reads = Reads::new(true);
+        let all = [
+            read(Wanted::AnyFrom, 7, 1),
+            read(Wanted::AnyFrom, 5, 2),
+            read(Wanted::ToCome, 6, 3),
+            read(Wanted::Exactly, 9, 4),
+            read(Wanted::AnyFrom, 5, 5),
+            read(Wanted::Exactly, 8, 6),
+        ];
+        for one in all {
+            assert!(reads.line_up(one).is_ok());
+        }
+        let now = Now { monotonic_ms: 1, wall: perdura_protocol::Time(0) };
+        let room = Room { slot: Slot(9), left: 9, of_key: 9 };
+        let order: Vec<u64> =
+            std::iter::from_fn(|| reads.next(now, &room, true)).map(|read| read.id).collect();
+        assert_eq!(order, [6, 4, 2, 5, 3, 1]);
+    }
+
+    #[test]
+    fn slots_that_never_come_take_no_room_from_a_clients_other_reads() {
+        let mut reads = Reads::new(true);
+        let mut waiting = 0;
+        while reads.line_up(read(Wanted::ToCome, 100, waiting)).is_ok() {
+            waiting += 1;
+        }
+        assert_eq!(waiting as usize, TO_COME);
+        assert!(reads.line_up(read(Wanted::AnyFrom, 5, 1_000)).is_ok());
+        let room = Room { slot: Slot(5), left: 9, of_key: 9 };
+        let at = |monotonic_ms| Now { monotonic_ms, wall: perdura_protocol::Time(0) };
+        assert_eq!(reads.next(at(1), &room, true).map(|read| read.id), Some(1_000));
+        assert!(reads.next(at(1), &room, true).is_none());
+        // They go when they are stale, and others may come.
+        assert_eq!(reads.next(at(STALE_SLOW_MS), &room, true).map(|read| read.id), Some(0));
+        assert!(reads.line_up(read(Wanted::ToCome, 100, 0)).is_ok());
+        assert!(reads.line_up(read(Wanted::ToCome, 100, 0)).is_err());
+        while reads.next(at(2 * STALE_SLOW_MS), &room, true).is_some() {}
+        assert!(reads.to_come.is_empty());
+    }
 
     #[test]
     fn large_reads_are_paced_by_key_and_small_ones_are_not() {

@@ -313,7 +313,7 @@ impl Node {
             recent_bytes: self.checkpointing.recent_bytes,
             routes: self.egress.routes(),
             sparse_clients: self.ingress.shares.sparse(),
-            penalties: self.ingress.penalties.len(),
+            penalties: self.ingress.penalised(),
         }
     }
 

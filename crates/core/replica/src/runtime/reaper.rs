@@ -2,11 +2,11 @@
 
 use super::keeper::Completions;
 use super::worker;
-use perdura_execution::StateSnapshot;
+use crate::node::Gone;
 use std::sync::mpsc::{Sender, channel};
 
 /// Its queue has no bound of its own: what waits in it is what the node held, and few states at once.
-pub(super) struct Reaper(Sender<Vec<StateSnapshot>>);
+pub(super) struct Reaper(Sender<Gone>);
 
 impl Reaper {
     pub fn start(completions: Completions) -> std::io::Result<Reaper> {
@@ -16,7 +16,7 @@ impl Reaper {
         Ok(Reaper(states))
     }
 
-    pub fn take(&self, states: Vec<StateSnapshot>) {
+    pub fn take(&self, states: Gone) {
         // A thread that is gone has reported its panic (`worker`).
         let _ = self.0.send(states);
     }

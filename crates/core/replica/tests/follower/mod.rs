@@ -137,7 +137,7 @@ impl Follower {
                     self.keeps.push(keep);
                 }
                 Output::Truncate(slot) => self.truncated = slot,
-                Output::LetGo(states) => self.let_go.extend(states),
+                Output::LetGo(gone) => self.let_go.extend(gone.snapshots),
                 Output::Diverged { .. } => self.diverged = true,
                 Output::Stage(job) => self.jobs.push_back(job),
                 Output::Read(read) => self.reads.push(*read),
