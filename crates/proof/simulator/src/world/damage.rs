@@ -5,7 +5,7 @@
 //! unnoticed, but on disks of replicas that count as liars. So
 //! - before a disk is damaged a copy of it is, and opened, next to a copy of the disk as it was:
 //!   damage that would go unnoticed (of the last group, together with the mark that covers it; see
-//!   `docs/guarantees.md`) is not done;
+//!   `docs/corruption.md`) is not done;
 //! - damage that a replica notices is done while fewer than `u` other replicas are without what they
 //!   had (or lie, in liveness mode); or to all replicas at once, of no slot on two of them, provided that what the
 //!   logs still prove reaches as far as a quorum lost votes, and that quorum gets there (`World::can_repair`);
