@@ -12,7 +12,7 @@ import (
 // longestLine bounds a line of a history: a transaction with its results.
 const longestLine = 64 << 20
 
-// record is one line of a history, as docs/testing.md describes it.
+// record is one line of a history, as docs/testing/judges.md describes it.
 type record struct {
 	Process uint64          `json:"process"`
 	Invoked *int64          `json:"invoked"`

@@ -2,7 +2,7 @@
 // simulator and the chaos harness export, and has porcupine (github.com/anishathalye/porcupine)
 // look for an order of operations that explains them. It shares no code with Perdura.
 //
-// The format of a history, and what the verdicts mean, is in docs/testing.md.
+// The format of a history, and what the verdicts mean, is in docs/testing/judges.md.
 package main
 
 import (
