@@ -16,7 +16,7 @@ ALERTS, BOARD = ROOT / "packaging/prometheus/alerts.yml", ROOT / "packaging/graf
 
 class Monitoring(unittest.TestCase):
     def test_metrics_are_documented(self):
-        documented = (ROOT / "docs/deploy.md").read_text()
+        documented = (ROOT / "docs/operations/metrics.md").read_text()
         for path in (ALERTS, BOARD):
             names = set(re.findall(r"\b(?:perdura|process)_[a-z_]+", path.read_text()))
             self.assertGreater(len(names), 20)

@@ -15,7 +15,7 @@ const MIB: u64 = 1024 * 1024;
 ///
 /// Commands that would make the state larger than its limit are refused. The limit holds from the next batch on, and is never lowered; the one in cluster.toml is that with which the cluster began.
 ///
-/// The state lives in memory: every machine needs room for three times the limit, and 2 GiB more (docs/deploy.md).
+/// The state lives in memory: every machine needs room for three times the limit, and 2 GiB more (docs/operations/sizing.md).
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! What there is to do with a cluster's files once they are made, as commands that can be copied. docs/deploy.md says the same, and packaging/systemd
-//! has the units; `scripts/hosts` runs what is printed for several hosts.
+//! What there is to do with a cluster's files once they are made, as commands that can be copied. docs/deploy.md and
+//! docs/operations/replacing.md say the same, and packaging/systemd has the units; `scripts/hosts` runs what is printed for several hosts.
 
 use crate::local::ChildKind;
 use crate::shell;
@@ -289,7 +289,7 @@ mod tests {
         ));
     }
 
-    /// Units, user and directory are those of packaging/systemd, and the commands those of docs/deploy.md.
+    /// Units, user and directory are those of packaging/systemd, and the commands those of docs/deploy.md and docs/operations/replacing.md.
     #[test]
     fn what_is_printed_is_what_units_and_documents_have() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -311,6 +311,20 @@ mod tests {
                 let line = line.strip_prefix("ssh root@10.0.0.10 ").unwrap_or(line);
                 assert!(documented.contains(line), "no {line} in docs/deploy.md");
             }
+        }
+        let addresses = ["10.0.0.10:7400", "10.0.0.10:7402", "10.0.0.12:7400"].map(str::to_owned);
+        let replaced = Replaced {
+            dir: Path::new("prod"),
+            what: ChildKind::Replica,
+            number: 2,
+            data: Path::new("data"),
+            former: 0,
+            addresses: &addresses,
+            program: None,
+        };
+        let (text, documented) = (replaced.steps(), read("docs/operations/replacing.md"));
+        for line in commands(&text) {
+            assert!(documented.contains(line), "no {line} in docs/operations/replacing.md");
         }
     }
 

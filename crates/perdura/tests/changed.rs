@@ -154,7 +154,7 @@ fn a_panic_says_at_which_command_and_where_the_way_out_stands() {
             ", for command ",
             "that must not be",
             "comes again at each start",
-            "docs/deploy.md, \"A service that panics\"",
+            "docs/operations/trouble.md, \"A service that panics\"",
         ] {
             assert!(words.contains(part), "{words}");
         }

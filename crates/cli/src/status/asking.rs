@@ -64,7 +64,7 @@ fn ask(id: usize, address: &str, deadline: Instant) -> Result<StatusReport> {
 
 /// What to do where each replica, or server, serves its status on the loopback of a host of its own.
 pub(super) const ON_LOOPBACK: &str = "each serves it on the loopback of its own host: ask there, or ask all with `perdura health`, over the protocol port; or have it \
-    served to the network (docs/deploy.md)";
+    served to the network (docs/deploy.md, \"Status over the network\")";
 
 /// Why another one may answer at an address.
 pub(super) fn where_else(address: &str) -> &'static str {

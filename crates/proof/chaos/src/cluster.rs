@@ -576,7 +576,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Replaces a replica that lost what it knew, as docs/deploy.md tells an operator; or these members of a server.
+    /// Replaces a replica that lost what it knew, as docs/operations/replacing.md tells an operator; or these members of a server.
     pub fn replace(&self, id: usize, members: &[usize], network: &Network) -> Result<()> {
         let host = &self.hosts[id];
         // 1. The old process does not come back.

@@ -10,7 +10,7 @@
 //! Of any two sets of n - u members r others than this replica are in both. So a directory that was taken back over a start is found out
 //! unless all of those lie, or (r = 0, or members were replaced since, or lost their logs) none of them is left. Within one start
 //! it is found out as far as somebody who answers has heard a later Accept: what it said otherwise, view changes above all, nobody holds. (With r = 0
-//! votes are not signed, and go to the leader only: its word is believed.) `docs/deploy.md` tells operators so.
+//! votes are not signed, and go to the leader only: its word is believed.) `docs/operations/backups.md` tells operators so.
 
 use super::journal::NOTE_MS;
 use super::{Node, Now, Output, Peer};

@@ -152,7 +152,7 @@ pub enum RunError {
     #[error(
         "stopped: {0}. This is a bug of the service; no disk failed, and everything acknowledged is safe. All replicas execute the same: each \
          whose program has the bug ends there too, and it comes again at each start. The way out is a program without it, whose author needs \
-         these words and the log, and then the same one for all replicas: see docs/deploy.md, \"A service that panics\""
+         these words and the log, and then the same one for all replicas: see docs/operations/trouble.md, \"A service that panics\""
     )]
     Service(Box<ServicePanic>),
     /// The service said that it cannot go on in this replica.

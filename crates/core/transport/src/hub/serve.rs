@@ -462,7 +462,7 @@ impl Hub {
                             replica = %id,
                             "the link came up and soon what was sent was not acknowledged any more, {} times in a row: packets of full size may be lost on the way, as where a \
                              tunnel takes smaller ones and the messages that say so are filtered; or it was cut off each time. From now on whoever connects tries segments of {} bytes; \
-                             see \"Paths that lose large packets\" in docs/deploy.md",
+                             see \"Paths that lose large packets\" in docs/operations/trouble.md",
                             super::dial::BROKEN_TIMES,
                             super::dial::SMALL_SEGMENT
                         );
