@@ -28,7 +28,7 @@ fn prepare(
     prepare_with(world, who, counter, [(0, operations), (1, vec![read("b1")])])
 }
 
-fn prepare_with(
+pub fn prepare_with(
     world: &mut World,
     who: SessionId,
     counter: u64,
@@ -347,7 +347,7 @@ fn a_mark_goes_with_the_answer() {
 }
 
 /// Prepares, asks, and says whether it is hindered.
-fn hinders(world: &mut World, who: SessionId, counter: u64) -> bool {
+pub fn hinders(world: &mut World, who: SessionId, counter: u64) -> bool {
     let is_granted = is_granted(world, who, counter, reads("a1"));
     if is_granted {
         finish(world, who, counter, reads("a1"));
@@ -386,71 +386,6 @@ fn a_mark_goes_when_its_caller_stays_away_and_when_it_stood_for_long() {
     assert_eq!(world.stores[0].state_bytes(), nothing);
 }
 
-/// Marks that nothing is in the way of, and nobody takes.
-fn waste(world: &mut World, who: SessionId, keys: &[&str], times: u64) {
-    for time in 0..times {
-        let counter = 1_000 + 10 * time;
-        assert!(is_granted(world, client(7), counter, vec![range("a", Some("b"), 9, false)]));
-        for key in keys {
-            assert!(is_marked(&mark(world, who, &writes(key))));
-        }
-        finish(world, client(7), counter, vec![range("a", Some("b"), 9, false)]);
-        for key in keys {
-            mark(world, who, &writes(key));
-        }
-        world.pass(1_001);
-    }
-}
-
-/// For as long as its client's key wastes others' time its marks count for itself alone, and that comes to an end.
-#[test]
-fn who_wastes_others_time_has_void_marks_for_a_while() {
-    let mut world = World::new(3);
-    let (wasteful, other) = (client(1), client(2));
-    waste(&mut world, wasteful, &["a1", "a2", "a3"], 3);
-    let parts = [(0, reads("a1")), (2, reads("c1"))];
-    let (_, held) = prepare_with(&mut world, client(7), 1, parts);
-    assert!(is_commit(&held));
-    let mut until = 0;
-    while until < 30 {
-        assert!(is_marked(&mark(&mut world, wasteful, &writes("a1"))));
-        // Its own callers wait for it, others do not.
-        let own = SessionId { nonce: 9, ..wasteful };
-        assert!(hinders(&mut world, own, until));
-        if hinders(&mut world, client(8), until) {
-            break;
-        }
-        assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
-        assert!(hinders(&mut world, client(8), 100 + until), "others' marks count");
-        let leave = PartitionCommand::Mark { wanted: Wanted::by(&writes("a1")), waits: false };
-        world.ask(0, other, &leave);
-        world.pass(900);
-        world.restart();
-        until += 1;
-    }
-    assert!((2..20).contains(&until), "{until}");
-    world.pass(60_000);
-    let nothing = world.stores[0].state_bytes();
-    world.pass(60_000);
-    assert_eq!(world.stores[0].state_bytes(), nothing);
-}
-
-/// A lock that nobody gives back is in the way of many callers of one application, for as long as that takes.
-#[test]
-fn who_waits_for_a_lock_of_a_stranger_wastes_nothing_however_long_and_with_how_many() {
-    let mut world = World::new(3);
-    let parts = [(0, vec![range("a", Some("b"), 9, false)]), (2, reads("c1"))];
-    let (_, held) = prepare_with(&mut world, client(7), 1, parts);
-    assert!(is_commit(&held));
-    for step in 0..40 {
-        for number in 1..20 {
-            assert!(is_marked(&mark(&mut world, client(1), &writes(&format!("a{number}")))));
-        }
-        assert!(hinders(&mut world, client(8), step));
-        world.pass(800);
-    }
-}
-
 /// One key alone: has it, is next because it waited before anybody else, takes that in the frame in which it gives it back, and so on.
 #[test]
 fn what_ones_own_key_had_was_its_turn() {
@@ -467,28 +402,6 @@ fn what_ones_own_key_had_was_its_turn() {
     assert!(is_marked(&mark(&mut world, hog, &reads("a1"))), "it is behind the other one now");
     assert!(!is_granted(&mut world, hog, 2, reads("a1")));
     assert!(is_granted(&mut world, other, 1, writes("a1")));
-}
-
-/// He was first while the one before him was void, and has his five seconds anew when that one is gone.
-#[test]
-fn who_is_not_first_any_more_keeps_his_place_for_as_long_as_he_asks() {
-    let mut world = World::new(2);
-    let [holder, wasteful, caller, later] = [6, 1, 2, 3].map(client);
-    waste(&mut world, wasteful, &["a1", "a2", "a3"], 3);
-    world.pass(9_000);
-    assert!(is_granted(&mut world, holder, 1, reads("a1")));
-    assert!(is_marked(&mark(&mut world, wasteful, &writes("a1"))));
-    for step in 0..12 {
-        assert!(is_marked(&mark(&mut world, caller, &writes("a1"))), "{step}");
-        assert!(is_marked(&mark(&mut world, wasteful, &writes("a1"))), "{step}");
-        if step > 5 {
-            assert!(is_marked(&mark(&mut world, later, &writes("a1"))), "{step}");
-        }
-        world.pass(600);
-    }
-    finish(&mut world, holder, 1, reads("a1"));
-    assert!(!is_granted(&mut world, later, 1, writes("a1")));
-    assert!(is_granted(&mut world, caller, 1, writes("a1")));
 }
 
 /// It is free for one whose own key had it, and he is before strangers then.
@@ -530,26 +443,6 @@ fn who_gave_it_back_has_his_place_for_five_seconds_and_once_for_each_partition_b
             assert!(hinders(&mut world, client(8), 2));
         }
     }
-}
-
-/// Nobody is in his way, and he stays there all the same.
-#[test]
-fn who_could_have_it_and_does_not_take_it_comes_to_the_end_of_the_line() {
-    let mut world = World::new(2);
-    let [holder, idle, next] = [7, 1, 2].map(client);
-    assert!(is_granted(&mut world, holder, 1, reads("a1")));
-    assert!(is_marked(&mark(&mut world, idle, &writes("a1"))));
-    assert!(is_marked(&mark(&mut world, next, &writes("a1"))));
-    finish(&mut world, holder, 1, reads("a1"));
-    for _ in 0..3 {
-        assert_eq!(mark(&mut world, idle, &writes("a1")), Way::Free);
-        assert!(matches!(mark(&mut world, next, &writes("a1")), Way::Marked { .. }));
-        world.pass(333);
-    }
-    world.pass(1);
-    assert_eq!(mark(&mut world, next, &writes("a1")), Way::Free);
-    assert!(is_marked(&mark(&mut world, idle, &writes("a1"))));
-    assert!(is_granted(&mut world, next, 1, writes("a1")));
 }
 
 /// One key alone holds a key, marks it, gives it back and takes it again, all in order.

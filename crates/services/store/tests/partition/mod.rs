@@ -13,4 +13,5 @@ mod seeded;
 mod snapshots;
 mod steps;
 mod turns;
+mod wasteful;
 pub mod world;

@@ -14,7 +14,7 @@ const FOUND_BY: [(&str, &str); 9] = [
         "ranges-last",
         "marks::one_who_reads_a_range_comes_behind_older_marks_and_before_younger_ones",
     ),
-    ("marked-again", "marks::who_wastes_others_time_has_void_marks_for_a_while"),
+    ("marked-again", "wasteful::who_wastes_others_time_has_void_marks_for_a_while"),
     ("old-words-show-life", "hearing::outages_of_either_group_shift_nothing"),
     ("votes-show-life", "hearing::a_vote_may_be_any_time_old_and_shows_nothing"),
     ("commit-refused", "bounds_by_key::room_is_kept_for_what_was_prepared"),
