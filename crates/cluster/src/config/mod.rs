@@ -79,6 +79,16 @@ fn secret_key(text: &str, file: &str, field: &str) -> Result<SecretKey> {
         .with_context(|| format!("{file}: {field} must be a secret key, 64 hexadecimal digits"))
 }
 
+/// What the file of a replica and that of a server begin with: a format that this program reads, and where it listens.
+fn check_head(file: &str, format: u32, (listen, http): (&str, Option<&str>)) -> Result<()> {
+    ensure!(
+        format == FORMAT_VERSION,
+        "{file}: format is {format}, and this program reads {FORMAT_VERSION}; use the program that wrote it"
+    );
+    host_port(listen, file, "listen")?;
+    http.map_or(Ok(()), |http| host_port(http, file, "http"))
+}
+
 /// A `host:port` as far as it can be checked without resolving it.
 fn host_port(text: &str, file: &str, field: &str) -> Result<()> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());

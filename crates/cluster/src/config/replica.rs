@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use super::error::{Context, Result, WriteError};
 use super::files::{self, Secrecy};
 use super::keys::quoted;
-use super::{FORMAT_VERSION, PENDING_REPLICA_FILE, host_port, secret_key};
+use super::{FORMAT_VERSION, PENDING_REPLICA_FILE, check_head, secret_key};
 use perdura_protocol::SecretKey;
 use perdura_replica::node::{ExecutionMode, StateTransfer};
 use perdura_replica::runtime::{MOST_READ_THREADS, READ_THREADS};
@@ -181,16 +181,7 @@ impl ReplicaFile {
     pub fn parse(path: &Path, text: &str) -> Result<ReplicaFile> {
         let raw: Raw = files::parse_as(path, text, files::FileKind::Replica)?;
         let file = path.display().to_string();
-        ensure!(
-            raw.format == FORMAT_VERSION,
-            "{file}: format is {}, and this program reads {FORMAT_VERSION}; use the program that \
-             wrote it",
-            raw.format
-        );
-        host_port(&raw.listen, &file, "listen")?;
-        if let Some(http) = &raw.http {
-            host_port(http, &file, "http")?;
-        }
+        check_head(&file, raw.format, (&raw.listen, raw.http.as_deref()))?;
         let rates = RawRates {
             checkpoint_mb_s: raw.checkpoint_mb_s,
             scrub_interval_s: raw.scrub_interval_s,

@@ -6,7 +6,7 @@ use super::files::{self, Secrecy};
 use super::keys::quoted;
 use super::partitioned::PartitionedCluster;
 use super::replica::{Rates, RawRates};
-use super::{FORMAT_VERSION, ReplicaFile, host_port, secret_key};
+use super::{FORMAT_VERSION, ReplicaFile, check_head, secret_key};
 use perdura_protocol::{PartitionId, SecretKey};
 use serde::Deserialize;
 use std::fmt::Write;
@@ -93,15 +93,7 @@ impl ServerFile {
     pub fn parse(path: &Path, text: &str) -> Result<ServerFile> {
         let raw: Raw = files::parse_as(path, text, files::FileKind::Server)?;
         let file = path.display().to_string();
-        ensure!(
-            raw.format == FORMAT_VERSION,
-            "{file}: format is {}, and this program reads {FORMAT_VERSION}; use the program that wrote it",
-            raw.format
-        );
-        host_port(&raw.listen, &file, "listen")?;
-        if let Some(http) = &raw.http {
-            host_port(http, &file, "http")?;
-        }
+        check_head(&file, raw.format, (&raw.listen, raw.http.as_deref()))?;
         let rates = RawRates {
             checkpoint_mb_s: raw.checkpoint_mb_s,
             scrub_interval_s: raw.scrub_interval_s,

@@ -8,10 +8,10 @@ mod counter;
 
 use counter::Counter;
 use perdura_execution::{Genesis, Machine};
-use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Encode, Faults, Frame, PublicKey, ServiceName,
-    SessionId, Slot, Time, Versions, limits,
+    SessionId, Slot, Time, limits,
 };
 use std::time::Instant;
 
@@ -33,21 +33,12 @@ fn session(index: u64) -> SessionId {
 impl Bench {
     fn new(sessions: u64) -> Bench {
         let parameters = Parameters {
-            cluster: ClusterId([9; 16]),
-            faults: Faults::new(1, 1).expect("in range"),
-            durability: Durability::Sync,
-            depth: 8,
-            checkpoint_interval: 64,
-            checkpoint_bytes: 1 << 20,
-            checkpoint_stretch: 1,
-            checkpoint_ms: None,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            schedule: Default::default(),
             service: ServiceName::literal("counter"),
-            versions: Versions::NEW,
-            administrator: PublicKey([200; 32]),
-            map: None,
+            ..Parameters::small(
+                ClusterId([9; 16]),
+                Faults::new(1, 1).expect("in range"),
+                PublicKey([200; 32]),
+            )
         };
         let members = (0..4).map(|id| Member { key: PublicKey([100 + id; 32]), incarnation: 0 });
         let configuration = Configuration { id: 0, from_slot: Slot(0), members: members.collect() };

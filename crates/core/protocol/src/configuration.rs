@@ -216,6 +216,28 @@ pub struct Parameters {
 }
 
 impl Parameters {
+    /// Of a small group with a key-value store, as tests and examples have them: a checkpoint is due every 64 slots or MiB, and the state may have a GiB.
+    #[must_use]
+    pub fn small(cluster: ClusterId, faults: Faults, administrator: PublicKey) -> Parameters {
+        Parameters {
+            cluster,
+            faults,
+            durability: Durability::Sync,
+            depth: 8,
+            checkpoint_interval: 64,
+            checkpoint_bytes: 1 << 20,
+            checkpoint_stretch: 1,
+            checkpoint_ms: None,
+            schedule: Schedule::default(),
+            max_skew_ms: 500,
+            state_limit_bytes: 1 << 30,
+            service: ServiceName::literal("kv"),
+            versions: Versions::NEW,
+            administrator,
+            map: None,
+        }
+    }
+
     /// How long an offer lasts on the clock, milliseconds: [`limits::OFFER_MS`]. Where replicas may lie, agreed time can jump by twice
     /// `max_skew_ms` as soon as something is offered, and half a second has to be left behind that; no longer than clients count as there.
     #[must_use]

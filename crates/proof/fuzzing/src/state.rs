@@ -5,11 +5,11 @@ use crate::memory::Memory;
 use crate::{Seed, seed};
 use bytes::Bytes;
 use perdura_execution::{Entry, Genesis, Machine, Manifest};
-use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::fields::Fields;
 use perdura_protocol::{
     AdminCommand, Batch, ClusterId, Command, Configuration, Digest, Encode, Faults, Frame,
-    PublicKey, ServiceName, SessionId, Slot, Time, Versions,
+    PublicKey, SessionId, Slot, Time, Versions,
 };
 use perdura_store::{Store, StoreCommand};
 
@@ -18,21 +18,8 @@ const ALICE: PublicKey = PublicKey([1; 32]);
 
 fn parameters(versions: Versions) -> Parameters {
     Parameters {
-        cluster: ClusterId([7; 16]),
-        faults: Faults::new(1, 1).expect("in range"),
-        durability: Durability::Sync,
-        depth: 8,
-        checkpoint_interval: 64,
-        checkpoint_bytes: 1 << 20,
-        checkpoint_stretch: 1,
-        checkpoint_ms: None,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        schedule: Default::default(),
-        service: ServiceName::literal("kv"),
         versions,
-        administrator: ADMINISTRATOR,
-        map: None,
+        ..Parameters::small(ClusterId([7; 16]), Faults::new(1, 1).expect("in range"), ADMINISTRATOR)
     }
 }
 

@@ -4,9 +4,7 @@
 use crate::scope::Scope;
 use bytes::Bytes;
 use perdura_agreement::{Agreement, Now, Restart, Settings};
-use perdura_protocol::configuration::{
-    Configuration, Configurations, Durability, Member, Parameters,
-};
+use perdura_protocol::configuration::{Configuration, Configurations, Member, Parameters};
 use perdura_protocol::statement::StatementKind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
@@ -93,23 +91,7 @@ impl World {
     pub fn machine(&self, seat: usize, restart: Restart) -> Agreement {
         let members =
             self.keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();
-        let parameters = Parameters {
-            cluster: CLUSTER,
-            faults: self.scope.faults,
-            durability: Durability::Sync,
-            depth: 8,
-            checkpoint_interval: 64,
-            checkpoint_bytes: 1 << 20,
-            checkpoint_stretch: 1,
-            checkpoint_ms: None,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            schedule: Default::default(),
-            service: perdura_protocol::ServiceName::literal("kv"),
-            versions: perdura_protocol::Versions::NEW,
-            administrator: self.administrator.public(),
-            map: None,
-        };
+        let parameters = Parameters::small(CLUSTER, self.scope.faults, self.administrator.public());
         let first = Configuration { id: 0, from_slot: Slot(0), members };
         let configurations = Configurations::new(parameters.cluster, first);
         let me = self.seats[seat];

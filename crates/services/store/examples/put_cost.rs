@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use perdura_execution::{Alone as _, ExecutionContext, Genesis, Machine, Service};
-use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Digest, Encode, Faults, Frame, PublicKey, SessionId,
     Slot, Time,
@@ -88,21 +88,11 @@ fn store_alone(load: Load, snapshots: bool) {
 
 fn machine() -> Machine<Store> {
     let parameters = Parameters {
-        cluster: CLUSTER,
-        faults: Faults::new(1, 1).expect("valid"),
-        durability: Durability::Sync,
         depth: 32,
         checkpoint_interval: 1024,
         checkpoint_bytes: 64 << 20,
-        checkpoint_stretch: 1,
-        checkpoint_ms: None,
-        max_skew_ms: 500,
         state_limit_bytes: u64::MAX,
-        schedule: Default::default(),
-        service: perdura_protocol::ServiceName::literal("kv"),
-        versions: perdura_protocol::Versions::NEW,
-        administrator: PublicKey([2; 32]),
-        map: None,
+        ..Parameters::small(CLUSTER, Faults::new(1, 1).expect("valid"), PublicKey([2; 32]))
     };
     let member = |id: u8| Member { key: PublicKey([10 + id; 32]), incarnation: 0 };
     let members = (0..4).map(member).collect();

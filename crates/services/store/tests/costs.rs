@@ -3,11 +3,11 @@
 use crate::support::{bytes, context, costly, put, range, remove, segments, small_entries};
 use bytes::Bytes;
 use perdura_execution::{Alone as _, ExecutionContext, Genesis, Machine, Meter};
-use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::limits::COMMAND_COST;
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Encode, Faults, Frame, Outcome, PublicKey,
-    RefusalReason, ServiceName, SessionId, Slot, Time, Versions,
+    RefusalReason, SessionId, Slot, Time, Versions,
 };
 use perdura_store::{Operation, Store, StoreCommand, Transaction};
 
@@ -60,21 +60,8 @@ fn entries_that_a_transaction_has_removed_itself_are_charged_when_it_passes_them
 
 fn machine(versions: Versions) -> Machine<Store> {
     let parameters = Parameters {
-        cluster: CLUSTER,
-        faults: Faults::new(1, 1).unwrap(),
-        durability: Durability::Sync,
-        depth: 8,
-        checkpoint_interval: 64,
-        checkpoint_bytes: 1 << 20,
-        checkpoint_stretch: 1,
-        checkpoint_ms: None,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        schedule: Default::default(),
-        service: ServiceName::literal("kv"),
         versions,
-        administrator: PublicKey([200; 32]),
-        map: None,
+        ..Parameters::small(CLUSTER, Faults::new(1, 1).unwrap(), PublicKey([200; 32]))
     };
     let member = |id: u8| Member { key: PublicKey([100 + id; 32]), incarnation: 0 };
     let members = (0..4).map(member).collect();

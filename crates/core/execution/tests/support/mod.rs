@@ -8,7 +8,7 @@ mod counter;
 use bytes::Bytes;
 pub use counter::Counter;
 use perdura_execution::{Executed, Genesis, Machine, RestoreError, Service, StateSnapshot};
-use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{
     AdminCommand, Batch, ClusterId, Command, Configuration, Encode, Faults, Frame, Outcome,
     PublicKey, SessionId, Slot, Time, Versions,
@@ -21,21 +21,8 @@ pub const DEPTH: u64 = 8;
 
 pub fn parameters() -> Parameters {
     Parameters {
-        cluster: ClusterId([9; 16]),
-        faults: Faults::new(1, 1).unwrap(),
-        durability: Durability::Sync,
         depth: DEPTH,
-        checkpoint_interval: 64,
-        checkpoint_bytes: 1 << 20,
-        checkpoint_stretch: 1,
-        checkpoint_ms: None,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        schedule: Default::default(),
-        service: perdura_protocol::ServiceName::literal("kv"),
-        versions: Versions::NEW,
-        administrator: ADMINISTRATOR,
-        map: None,
+        ..Parameters::small(ClusterId([9; 16]), Faults::new(1, 1).unwrap(), ADMINISTRATOR)
     }
 }
 

@@ -154,29 +154,18 @@ impl Beside {
 mod tests {
     use super::*;
     use perdura_execution::{Genesis, Machine};
-    use perdura_protocol::configuration::{Durability, Member, Parameters};
-    use perdura_protocol::{ClusterId, Configuration, Faults, PublicKey, ServiceName, Versions};
+    use perdura_protocol::configuration::{Member, Parameters};
+    use perdura_protocol::{ClusterId, Configuration, Faults, PublicKey};
     use perdura_store::Store;
 
     const MIB: u64 = 1024 * 1024;
 
     fn shared() -> Option<ReadState> {
         let parameters = Parameters {
-            cluster: ClusterId([1; 16]),
-            faults: Faults::new(1, 0).unwrap(),
-            durability: Durability::Sync,
             depth: 4,
-            checkpoint_interval: 64,
             checkpoint_bytes: MIB,
-            checkpoint_stretch: 1,
-            checkpoint_ms: None,
-            max_skew_ms: 500,
             state_limit_bytes: MIB,
-            schedule: Default::default(),
-            service: ServiceName::literal("kv"),
-            versions: Versions::NEW,
-            administrator: PublicKey([9; 32]),
-            map: None,
+            ..Parameters::small(ClusterId([1; 16]), Faults::new(1, 0).unwrap(), PublicKey([9; 32]))
         };
         let members = (1..4).map(|id| Member { key: PublicKey([id; 32]), incarnation: 0 });
         let members = members.collect();

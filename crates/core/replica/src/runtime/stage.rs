@@ -82,10 +82,10 @@ mod tests {
         Call, Done, ExecutionContext, Executor, Failure, Genesis, Machine, QueryContext,
         RestoreError, Service, Shown, Snapshot,
     };
-    use perdura_protocol::configuration::{Durability, Member, Parameters};
+    use perdura_protocol::configuration::{Member, Parameters};
     use perdura_protocol::{
         Batch, ClusterId, Command, Configuration, Encode, Faults, Frame, PublicKey, ServiceName,
-        SessionId, Slot, Time, Versions,
+        SessionId, Slot, Time,
     };
     use std::sync::mpsc::SyncSender;
     use std::sync::mpsc::sync_channel;
@@ -144,21 +144,8 @@ mod tests {
 
     fn parameters() -> Parameters {
         Parameters {
-            cluster: ClusterId([9; 16]),
-            faults: Faults::crash(1).unwrap(),
-            durability: Durability::Sync,
-            depth: 8,
-            checkpoint_interval: 64,
-            checkpoint_bytes: 1 << 20,
-            checkpoint_stretch: 1,
-            checkpoint_ms: None,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            schedule: Default::default(),
             service: ServiceName::literal("last"),
-            versions: Versions::NEW,
-            administrator: PublicKey([200; 32]),
-            map: None,
+            ..Parameters::small(ClusterId([9; 16]), Faults::crash(1).unwrap(), PublicKey([200; 32]))
         }
     }
 

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test binary uses its part.
 
 use perdura_execution::{Genesis, Service, any_service};
-use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::{ClusterId, Faults, PublicKey, ReplicaId, Scheme, SecretKey, Slot};
 use perdura_replica::node::{BACKLOG_BYTES, Boot, Found};
 use perdura_store::Store;
@@ -14,21 +14,13 @@ pub const CLUSTER: ClusterId = ClusterId([9; 16]);
 /// The bounds u and r of a cluster whose keys are of this scheme.
 fn parameters(scheme: Scheme, (u, r): (u8, u8)) -> Parameters {
     Parameters {
-        cluster: CLUSTER,
-        faults: Faults::new(u, r).unwrap(),
-        durability: Durability::Sync,
         depth: 32,
-        checkpoint_interval: 64,
         checkpoint_bytes: 1 << 24,
-        checkpoint_stretch: 1,
-        checkpoint_ms: None,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        schedule: Default::default(),
-        service: perdura_protocol::ServiceName::literal("kv"),
-        versions: perdura_protocol::Versions::NEW,
-        administrator: SecretKey::from_seed(scheme, [1; 32]).public(),
-        map: None,
+        ..Parameters::small(
+            CLUSTER,
+            Faults::new(u, r).unwrap(),
+            SecretKey::from_seed(scheme, [1; 32]).public(),
+        )
     }
 }
 

@@ -72,21 +72,11 @@ impl<S: Service> Group<S> {
         let faults = Faults::new(u, r).unwrap();
         let keys: Vec<SecretKey> = (0..faults.n() as u8).map(|i| key(10 + i)).collect();
         let parameters = change(Parameters {
-            cluster: ClusterId([9; 16]),
-            faults,
             durability,
             depth: 32,
-            checkpoint_interval: 64,
             checkpoint_bytes: 1 << 24,
             checkpoint_stretch: 4,
-            checkpoint_ms: None,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            schedule: Default::default(),
-            service: perdura_protocol::ServiceName::literal("kv"),
-            versions: perdura_protocol::Versions::NEW,
-            administrator: key(1).public(),
-            map: None,
+            ..Parameters::small(ClusterId([9; 16]), faults, key(1).public())
         });
         let directory = tempfile::tempdir().unwrap();
         let running = keys.iter().map(|_| None).collect();

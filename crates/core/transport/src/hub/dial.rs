@@ -1,14 +1,12 @@
 //! Coming by connections: dialling replicas with lower ids, and accepting everybody else.
 
 use super::connection::Accounted;
-use super::door::{Ticket, Victim};
+use super::door::{NotAccepted, Ticket, Victim};
 use super::doorman::Source;
 use super::first_record::FirstRecord;
 use super::{ACCEPT_PAUSE, Connection, Connections, Hub, LISTENER, MemberAddress};
 use crate::Backoff;
-use crate::bounds::{
-    ACCEPTS_PER_ROUND, Bounds, CROWDED_PAUSE, DIAL_TIME_FIRST, HANDSHAKE_TIME, MEMBERS_SOCKETS,
-};
+use crate::bounds::{ACCEPTS_PER_ROUND, Bounds, DIAL_TIME_FIRST, HANDSHAKE_TIME, MEMBERS_SOCKETS};
 use crate::error::{LinkError, Misbehaviour};
 use crate::link::Link;
 use crate::tcp::tune;
@@ -229,8 +227,7 @@ impl Hub {
         member.next_attempt = Some(self.now + pause);
     }
 
-    /// Accepts who connects, up to a round's share; what is left comes with the next. While strangers come faster than
-    /// they leave, they are accepted by the dozen: each by itself would cost a round.
+    /// Accepts who connects, up to a round's share; what is left comes with the next.
     pub(super) fn accept_some(&mut self) {
         self.accept_more = false;
         for _ in 0..ACCEPTS_PER_ROUND {
@@ -239,19 +236,14 @@ impl Hub {
                     self.stats.accepted_connections += 1;
                     self.take_in(stream, address);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.door.is_crowded() {
-                        self.pause_accepting(CROWDED_PAUSE);
+                Err(error) => match self.door.not_accepted(&error) {
+                    NotAccepted::Another => {}
+                    NotAccepted::AllCame => return,
+                    NotAccepted::Pause(pause) => {
+                        self.pause_accepting(pause);
+                        return;
                     }
-                    return;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    tracing::warn!("cannot accept connections for now: {error}");
-                    self.pause_accepting(ACCEPT_PAUSE);
-                    return;
-                }
+                },
             }
         }
         self.accept_more = true;

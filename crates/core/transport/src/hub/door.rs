@@ -12,11 +12,14 @@
 //!   for itself.
 //! - All counts are kept, so that a newcomer costs no more when many wait.
 
+use super::ACCEPT_PAUSE;
 use crate::bounds::{
-    HANDSHAKE_BURST, HANDSHAKES_S, KNOWN_ADDRESSES, STRANGER_BURST, STRANGERS_S, UNADMITTED_LINKS,
+    CROWDED_PAUSE, HANDSHAKE_BURST, HANDSHAKES_S, KNOWN_ADDRESSES, STRANGER_BURST, STRANGERS_S,
+    UNADMITTED_LINKS,
 };
 use mio::net::TcpStream;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -209,6 +212,17 @@ pub(super) struct Door {
     arrivals: u64,
 }
 
+/// What to do when accepting a connection failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NotAccepted {
+    /// Another one may be there.
+    Another,
+    /// All who were there have been accepted.
+    AllCame,
+    /// Nobody is accepted for so long.
+    Pause(Duration),
+}
+
 impl Door {
     pub(super) fn new(now: Instant) -> Door {
         let trusted = || Queue::new(Budget::new(HANDSHAKE_BURST, HANDSHAKES_S, now));
@@ -265,6 +279,19 @@ impl Door {
     }
 
     /// Whether strangers come faster than they are let in or leave.
+    /// While strangers come faster than they leave, they are accepted by the dozen: each by itself would cost a round.
+    pub(super) fn not_accepted(&self, error: &io::Error) -> NotAccepted {
+        match error.kind() {
+            io::ErrorKind::WouldBlock if self.is_crowded() => NotAccepted::Pause(CROWDED_PAUSE),
+            io::ErrorKind::WouldBlock => NotAccepted::AllCame,
+            io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => NotAccepted::Another,
+            _ => {
+                tracing::warn!("cannot accept connections for now: {error}");
+                NotAccepted::Pause(ACCEPT_PAUSE)
+            }
+        }
+    }
+
     pub(super) fn is_crowded(&self) -> bool {
         self.strangers.is_full()
     }

@@ -9,12 +9,12 @@
 //! - Nothing is decrypted here, and no key is looked at.
 
 use super::connection::Connections;
-use super::door::{Door, KINDS, PeerClass, Ticket};
+use super::door::{Door, KINDS, NotAccepted, PeerClass, Ticket};
 use super::first_record::FirstRecord;
 use super::{ACCEPT_PAUSE, BindError, EVENTS_PER_POLL, LISTENER, LONGEST_WAIT};
 use crate::bounds::{
-    ACCEPTS_PER_ROUND, CROWDED_PAUSE, FIRST_RECORD_BYTES, HANDSHAKE_TIME, KNOWN_ADDRESSES,
-    MEMBERS_SOCKETS, UNADMITTED_LINKS, UNKNOWN_NAMES_TOLD,
+    ACCEPTS_PER_ROUND, FIRST_RECORD_BYTES, HANDSHAKE_TIME, KNOWN_ADDRESSES, MEMBERS_SOCKETS,
+    UNADMITTED_LINKS, UNKNOWN_NAMES_TOLD,
 };
 use crate::naming::{Introduction, introduction};
 use crate::tcp::connect_address;
@@ -292,19 +292,14 @@ impl Doorman {
                     self.stats.accepted += 1;
                     self.take_in(stream, address);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.door.is_crowded() {
-                        self.pause_accepting(CROWDED_PAUSE);
+                Err(error) => match self.door.not_accepted(&error) {
+                    NotAccepted::Another => {}
+                    NotAccepted::AllCame => return,
+                    NotAccepted::Pause(pause) => {
+                        self.pause_accepting(pause);
+                        return;
                     }
-                    return;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    tracing::warn!("cannot accept connections for now: {error}");
-                    self.pause_accepting(ACCEPT_PAUSE);
-                    return;
-                }
+                },
             }
         }
         self.accept_more = true;

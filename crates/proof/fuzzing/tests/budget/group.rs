@@ -9,7 +9,7 @@ use perdura_client::{
 };
 use perdura_execution::{Genesis, any_service};
 use perdura_fuzzing::memory::allocations_of;
-use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters, Schedule};
+use perdura_protocol::configuration::{Configuration, Member, Parameters, Schedule};
 use perdura_protocol::{
     ClusterId, Command, Decode, Encode, Faults, Message, ReplicaId, Scheme, SecretKey, Signature,
     Slot, Time, limits,
@@ -50,21 +50,12 @@ fn of_client(number: u8) -> Peer {
 
 fn node(me: u8, faults: Faults) -> Node {
     let parameters = Parameters {
-        cluster: CLUSTER,
-        faults,
-        durability: Durability::Sync,
         depth: 32,
         checkpoint_interval: 1 << 20,
         checkpoint_bytes: 1 << 40,
-        checkpoint_stretch: 1,
-        checkpoint_ms: None,
-        schedule: Schedule::Sequential,
         max_skew_ms: 10_000,
-        state_limit_bytes: 1 << 30,
-        service: perdura_protocol::ServiceName::literal("kv"),
-        versions: perdura_protocol::Versions::NEW,
-        administrator: key(99).public(),
-        map: None,
+        schedule: Schedule::Sequential,
+        ..Parameters::small(CLUSTER, faults, key(99).public())
     };
     let members = (0..faults.n() as u8)
         .map(|id| Member { key: replica_key(id).public(), incarnation: 0 })
