@@ -5,11 +5,16 @@
 //!
 //! | name | what |
 //! |---|---|
-//! | `superblock` | identity, and which checkpoint is the state ([`superblock`]) |
+//! | `superblock` | identity, and which checkpoint is the state ([`superblock`]); `superblock.new` while it is written anew |
 //! | `log/<use number>` | the log, in prezeroed recycled files ([`log`]) |
 //! | `log/free-<use number>` | files of the log to be used again |
-//! | `checkpoint/<slot>` | a state after a slot: what changed, and links to older ones ([`checkpoint`]) |
+//! | `log/marks` | up to where the log was flushed |
+//! | `checkpoint/<slot>` | a state after a slot: what changed, and links to older ones ([`checkpoint`]); `checkpoint/new` while it is written |
 //! | `lock` | held by the process that has the directory open ([`file_disk`]) |
+//! | `service-panicked` | a note: at which slot the service panicked, by which program |
+//! | `taken-back` | a note: the directory is an older copy of itself |
+//!
+//! At a start the notes are looked for first, `lock` is taken, and `superblock` is read, which says which checkpoint counts. Then come that one and the log.
 //!
 //! Start at [`storage`]: [`storage::format`] makes a directory, [`storage::open`] verifies one and
 //! hands out the [`Log`] (for the keeper's thread) and the [`Checkpoints`] (for another).
@@ -23,8 +28,7 @@
 //!
 //! # Formats, checkpoints and their files
 //!
-//! A data directory holds `superblock`, `log/<use number>`, `log/free-<use number>`, `log/marks`, `checkpoint/<slot>`, `checkpoint/new`, `lock`, and
-//! `service-panicked` if the service did. Each format is described at the head of its file: `superblock.rs`, `log/file.rs`, `log/group.rs`,
+//! Each format is described at the head of its file: `superblock.rs`, `log/file.rs`, `log/group.rs`,
 //! `log/frame.rs`, `checkpoint.rs`. The version is in each; newer ones are refused. `perdura inspect` prints those of logs and checkpoints. The
 //! format version is 3: directories of versions 1 and 2 are read, and become version 3 when they are opened. From version 3 on the superblock, which
 //! also counts the runs of the replica, has fields by name (`crates/core/protocol/src/fields.rs`): one of a newer program is passed over, or refused

@@ -16,7 +16,7 @@
 //! 1. `administration.rs` checks it (the next incarnation, a fresh key, no other replacement pending) and makes a configuration that starts one
 //!    pipeline depth later.
 //! 2. The leader fills the slots up to there with null batches (`next_batch` in `crates/core/agreement/src/leading.rs`). A boundary is forced at the
-//!    slot before (`deliver` in `crates/core/replica/src/node/executing.rs`). Who restarts from it stands in the new configuration, and proves the
+//!    slot before (`conclude` in `executor.rs`). Who restarts from it stands in the new configuration, and proves the
 //!    last slots of the former one from its log to those who restart before it.
 //! 3. From the first slot of the configuration on, links are to the new key (`Output::Members`); the old one is refused. The group starts a view in
 //!    the new configuration; votes in its slots wait for that (rule 7).
