@@ -132,10 +132,13 @@ impl Store {
         }
     }
 
-    /// Who wants this has his answer.
-    fn note_answered(&mut self, session: SessionId, wanted: impl FnOnce() -> Wanted) {
+    /// Who wants this has his answer: it was done, or did not hold.
+    fn note_answered(&mut self, session: SessionId, done: bool, wanted: impl FnOnce() -> Wanted) {
         if let Some(partition) = self.partition.as_mut().filter(|one| one.has_mark(session)) {
-            partition.answered(session, wanted().digest());
+            match done {
+                true => partition.answered(session, wanted().digest()),
+                false => partition.refused(session, wanted().digest()),
+            }
         }
     }
 
@@ -196,7 +199,9 @@ impl Store {
             self.note_blocked();
             return Ok(blocked);
         }
-        self.note_answered(session, || Wanted::by(&transaction.operations));
+        self.note_answered(session, plan.result.failed.is_none(), || {
+            Wanted::by(&transaction.operations)
+        });
         if exceed(&plan.changes, &self.map, self.room()) {
             return Err(self.full());
         }
@@ -235,9 +240,11 @@ impl Store {
         }
         let session = context.session;
         match &request {
-            Request::Get { key } => self.note_answered(session, || Wanted::of_key(key, false)),
+            Request::Get { key } => {
+                self.note_answered(session, true, || Wanted::of_key(key, false))
+            }
             Request::Put { key, .. } | Request::Delete { key } => {
-                self.note_answered(session, || Wanted::of_key(key, true));
+                self.note_answered(session, true, || Wanted::of_key(key, true));
             }
             Request::Transaction(_) => {}
         }

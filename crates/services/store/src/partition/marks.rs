@@ -8,7 +8,7 @@
 //! Invariants:
 //! - A mark goes when its caller gets an answer, a second after he last found something in his way, and five after it was first, or after he had to give
 //!   back what he had. While a transaction of his has what he waits for, only the last of these counts. He may give it back as often as there are partitions
-//!   behind this one in which he may find somebody.
+//!   behind this one in which he may find somebody, within ten seconds after it was first.
 //! - Of each client's key one comes after the other, and who comes has the place of those of each other key that are next: so many places taken at once are
 //!   no more than one (as in start-time fair queueing, Goyal, Vin and Cheng, 1996).
 //! - A mark is void as long as the first lock in its way, or if there is none every mark, is its own client key's, and while that key has wasted too much of
@@ -89,11 +89,7 @@ impl Mark {
     /// How long it kept others out for nothing, if it goes by itself at that time, milliseconds.
     fn wasted_ms(&self, at: Time) -> u64 {
         let since = |since: Option<Time>| since.map_or(0, |since| at.0.saturating_sub(since.0));
-        match self.taken_by {
-            Some(_) if self.times_given_back > 0 => since(self.first),
-            Some(_) => 0,
-            None => since(self.free),
-        }
+        if self.taken_by.is_some() { 0 } else { since(self.free) }
     }
 }
 

@@ -274,10 +274,59 @@ fn who_takes_it_and_gives_it_back_again_and_again_goes_after_five_seconds() {
         assert!(turns < 6, "it goes on for ever");
     }
     assert!(is_granted(&mut world, other, 1, writes("a1")));
-    // And others have it before him for a while.
+}
+
+/// One key alone names many partitions, may give it back in each of them, and asks none.
+#[test]
+fn who_names_many_partitions_has_his_place_for_ten_seconds_all_the_same() {
+    let mut world = World::new(8);
+    let [holder, hog, other] = [7, 1, 2].map(client);
+    assert!(is_granted(&mut world, holder, 1, writes("a1")));
     assert!(is_marked(&mark(&mut world, hog, &reads("a1"))));
-    finish(&mut world, other, 1, writes("a1"));
-    assert!(is_granted(&mut world, client(8), 1, writes("a1")));
+    finish(&mut world, holder, 1, writes("a1"));
+    assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+    let begun = world.clock;
+    for counter in 0.. {
+        let others = ["b1", "c1", "d1", "e1", "f1", "g1", "h1"];
+        let mut parts: Vec<Part> = vec![(0, reads("a1"))];
+        parts.extend((1..).zip(others).map(|(at, key)| (at, reads(key))));
+        let intent = world.intent(hog, counter, true, &parts);
+        if !is_commit(&world.prepare(&intent, hog, &parts[0])) {
+            break;
+        }
+        for _ in 0..2 {
+            world.pass(900);
+            assert!(is_marked(&mark(&mut world, other, &writes("a1"))));
+        }
+        world.finish(0, hog, (intent.id(), false), &[]);
+        for _ in 0..3 {
+            if mark(&mut world, other, &writes("a1")) == Way::Free {
+                break;
+            }
+            world.pass(900);
+        }
+        assert!(world.clock - begun < 17_000, "it goes on for ever");
+    }
+    assert!(is_granted(&mut world, other, 1, writes("a1")));
+}
+
+/// Of one client's many callers one wants a second key, too, which a stranger holds whenever it is his turn at the first.
+#[test]
+fn who_finds_his_own_key_at_one_and_a_stranger_at_another_keeps_his_place() {
+    let mut world = World::new(2);
+    let (first, third) = (client(1), SessionId { nonce: 9, ..client(1) });
+    let (second, stranger) = (SessionId { nonce: 8, ..client(1) }, client(2));
+    let both = || vec![write("a1", "1", false), write("a9", "1", false)];
+    assert!(is_granted(&mut world, first, 1, writes("a1")));
+    assert!(is_granted(&mut world, stranger, 1, writes("a9")));
+    assert!(is_marked(&mark(&mut world, second, &both())));
+    assert!(is_marked(&mark(&mut world, third, &writes("a1"))));
+    finish(&mut world, first, 1, writes("a1"));
+    assert!(is_marked(&mark(&mut world, second, &both())), "the stranger is there");
+    assert!(!is_granted(&mut world, third, 1, writes("a1")), "it came later");
+    finish(&mut world, stranger, 1, writes("a9"));
+    assert!(!is_granted(&mut world, stranger, 2, writes("a9")));
+    assert!(is_granted(&mut world, second, 1, both()));
 }
 
 #[test]

@@ -16,6 +16,9 @@ use perdura_protocol::{Digest, SessionId, Time, seeded};
 /// its caller waits there.
 const GIVEN_BACK_MS: u64 = FIRST_MS - UNASKED_MS;
 
+/// It is given back for good so long after it was first, milliseconds, however many partitions there are behind.
+const GIVEN_BACK_WITHIN_MS: u64 = 2 * FIRST_MS;
+
 /// Who has waited for so long, milliseconds, has his mark on ranges, too.
 const RANGES_AFTER_MS: u64 = 1_000;
 
@@ -107,7 +110,7 @@ impl Partition {
     }
 
     /// Who wants this was refused it for good, and waits no longer.
-    pub(in super::super) fn refused(&mut self, session: SessionId, wanted: Digest) {
+    pub(crate) fn refused(&mut self, session: SessionId, wanted: Digest) {
         if let Some(number) = self.marks.number_of(session, wanted) {
             let changes = self.marks.end(number, self.now);
             self.note_marks(changes);
@@ -142,18 +145,18 @@ impl Partition {
     ) {
         let its = |mark: &Mark| mark.taken_by == Some(transaction);
         let found = self.marks.of_session(session).find(|(_, mark)| its(mark));
-        let Some((number, wanted, times)) =
-            found.map(|(number, mark)| (number, mark.wanted, mark.times_given_back))
-        else {
+        let Some((number, mark)) = found.map(|(number, mark)| (number, mark.clone())) else {
             return;
         };
-        let may_stay = usize::from(times) < behind.max(1);
+        let first = mark.first.unwrap_or(self.now);
+        let may_stay = usize::from(mark.times_given_back) < behind.max(1)
+            && self.now.0 < first.0 + GIVEN_BACK_WITHIN_MS;
         let changes = match commit {
             true => self.marks.leave(number),
             false if !may_stay => self.marks.end(number, self.now),
             false => {
-                let later = self.marks.number_of(session, wanted);
-                later.map(|later| self.marks.leave(later)).unwrap_or_default()
+                let later = self.marks.number_of(session, mark.wanted);
+                later.map(|later| self.marks.end(later, self.now)).unwrap_or_default()
             }
         };
         self.note_marks(changes);
@@ -223,7 +226,8 @@ impl Partition {
         let held = self.locks.met(touched);
         let digest = wanted.digest();
         let own = self.marks.number_of(session, digest);
-        if own.is_none() {
+        // It may have to find a place.
+        if own.and_then(|own| self.marks.all.get(&own)).is_none_or(|mark| mark.is_own) {
             let keys = touched.count().min(limits::KEYS_OF_A_MARK);
             asker.meter.charge(MARK_COST * self.marks.len() + MEETS_COST * own_marks * keys)?;
         }
@@ -237,8 +241,9 @@ impl Partition {
             None => !before.is_empty() && before.iter().all(of_own),
         };
         let mark = own.and_then(|own| self.marks.remove(own));
-        // What its own key had was its turn.
-        let had_its_turn = !is_free && !is_own && mark.as_ref().is_some_and(|mark| mark.is_own);
+        // What its own key had was its turn. While somebody holds something it is not known whether that is given back.
+        let is_moved = held.is_none() && !is_free && !is_own;
+        let had_its_turn = is_moved && mark.as_ref().is_some_and(|mark| mark.is_own);
         if let Some(own) = own.filter(|_| had_its_turn) {
             self.note_marks([Change::Mark(own, None)]);
         }
