@@ -103,8 +103,7 @@ pub struct Tuning {
     /// [default: 20000 for a service that says so, never for others]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1_000..=3_600_000))]
     checkpoint_ms: Option<u64>,
-    /// One replica stores its checkpoint after the other, all at once, or all at once while nothing is
-    /// executed [default: sequential]
+    /// One replica stores its checkpoint after the other, or all at once [default: sequential]
     #[arg(long, value_enum, value_name = "SCHEDULE")]
     checkpoint_schedule: Option<ScheduleName>,
     /// A proposal whose time differs more from a replica's clock is not voted for [default: 500]

@@ -257,6 +257,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
             (Parsed::cas(how.bytes(&key)?, expect, value), false, how)
         }
         Command::Txn { ops, how } => {
+            // What they would spell would else be written as it stands there.
+            if how.base64 {
+                let text = "--base64 is not for operations: write {\"b64\": \"...\"} for a key or value there, and results have the same";
+                return Err(Usage(text.to_owned()).into());
+            }
             let text = if ops == "-" { how_text()? } else { ops };
             let ops = crate::json::read(text.as_bytes())
                 .map_err(|error| Usage(format!("the operations are no JSON to go by: {error}")))?;

@@ -69,6 +69,7 @@ fn bad_flags_are_explained_with_exit_code_2() {
         (&["kv", "cas", "--cluster", "x", "key", "value"], "--expect"),
         (&["kv", "cas", "--cluster", "x", "key", "--absent"], "VALUE"),
         (&["kv", "txn", "--cluster", "x", "["], "JSON"),
+        (&["kv", "txn", "--cluster", "x", "--base64", "[{\"read\":\"YQ==\"}]"], "b64"),
         (&["kv", "txn", "--cluster", "x", "[{\"red\":\"a\"}]"], "red"),
         (&["kv", "batch", "--cluster", "x", "--in-flight", "0"], "--in-flight"),
         (&["bench", "scan", "--cluster", "x"], "scan"),

@@ -160,6 +160,10 @@ pub const UNKNOWN_NAMES_TOLD: Duration = Duration::from_secs(60);
 /// Time for connecting, TLS and the hello exchange.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
+/// A record of which only a part is here is waited for so long. Its length is not authentic before all of it is here: where a path has changed that, what
+/// comes behind it would be swallowed, and on a link with little traffic for hours.
+pub const RECORD_TIME: Duration = Duration::from_secs(30);
+
 /// As [`HANDSHAKE_TIME`], for the first attempt to reach another replica; doubled up to that with each
 /// attempt that takes longer, until a link is up. A byte that was changed on its way can leave both
 /// ends of a handshake waiting for the other, and a group may stand still for want of this one link.

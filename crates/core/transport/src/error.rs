@@ -92,6 +92,11 @@ pub enum LinkError {
     /// to reach another replica had ([`crate::bounds::DIAL_TIME_FIRST`]).
     #[error("connecting and the handshake took too long")]
     Expired,
+    /// A record was not complete after [`crate::bounds::RECORD_TIME`].
+    #[error(
+        "a record that began to come is not complete: the path swallows bytes, or has changed some"
+    )]
+    Unfinished,
     /// A newer connection of the same replica took its place.
     #[error("replaced by a newer connection of the same replica")]
     Replaced,

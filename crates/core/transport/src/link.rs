@@ -149,6 +149,11 @@ impl Link {
         }
     }
 
+    /// Behind how many records the one comes of which only a part was received; none before records come.
+    pub fn partial_record(&self) -> Option<u64> {
+        self.records.as_ref()?.1.partial_record()
+    }
+
     /// Reads at most `most` bytes from the socket, in one call. [`Link::take_in`] is to follow.
     ///
     /// # Errors

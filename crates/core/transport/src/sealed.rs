@@ -203,8 +203,9 @@ pub(crate) struct Opener {
     buffer: Vec<u8>,
     plain: Range<usize>,
     sealed: usize,
-    // Opened since that was last asked.
+    // Opened since that was last asked, and ever.
     records: usize,
+    opened: u64,
     ended: bool,
     // Bytes that had to make room.
     #[cfg(test)]
@@ -219,6 +220,7 @@ impl Opener {
             plain: 0..0,
             sealed: 0,
             records: 0,
+            opened: 0,
             ended: false,
             #[cfg(test)]
             moved: 0,
@@ -233,6 +235,11 @@ impl Opener {
     /// Records that were opened since this was last asked.
     pub fn take_records(&mut self) -> usize {
         std::mem::take(&mut self.records)
+    }
+
+    /// Behind how many records the one comes of which only a part is here.
+    pub fn partial_record(&self) -> Option<u64> {
+        (self.sealed < self.buffer.len()).then_some(self.opened)
     }
 
     /// Bytes that are here of messages that are not complete, and what is around them in records.
@@ -324,6 +331,7 @@ impl Opener {
             self.plain.end += length;
             self.sealed = end;
             self.records += 1;
+            self.opened += 1;
             if renews {
                 self.key.renew()?;
                 self.records += NEXT_KEY_RECORDS;

@@ -2,6 +2,7 @@
 
 use super::door::{Door, Ticket};
 use super::{FIRST_CONNECTION, Peer};
+use crate::bounds::RECORD_TIME;
 use crate::link::Link;
 use mio::Token;
 use mio::net::TcpStream;
@@ -38,6 +39,28 @@ pub(super) struct Connection {
     pub(super) dirty: bool,
     /// What this connection has in the hub's sums over all clients.
     pub(super) accounted: Accounted,
+    pub(super) partial: Partial,
+}
+
+/// Since when a record has been here in part.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Partial(Option<(u64, Instant)>);
+
+impl Partial {
+    /// The socket was read: behind so many records comes the one of which a part is here, if there is one.
+    pub(super) fn read(&mut self, behind: Option<u64>, now: Instant) {
+        let same = self.0.filter(|(before, _)| Some(*before) == behind);
+        self.0 = same.or(behind.map(|behind| (behind, now)));
+    }
+
+    /// It is not this side's turn, or nothing was read by this side: the peer has all of its time again.
+    pub(super) fn begins_anew(&mut self, now: Instant) {
+        self.0 = self.0.map(|(behind, _)| (behind, now));
+    }
+
+    fn is_late(self, now: Instant) -> bool {
+        self.0.is_some_and(|(_, since)| now.saturating_duration_since(since) >= RECORD_TIME)
+    }
 }
 
 /// Bytes that wait for a client, and bytes of an incomplete message from it.
@@ -107,6 +130,21 @@ impl Connections {
         self.unadmitted.iter().copied().filter(late).collect()
     }
 
+    /// Places of connections of which a record is not complete in time. Where this side did not read for a while, nobody is late yet.
+    pub(super) fn unfinished(&mut self, now: Instant, has_read: bool) -> Vec<usize> {
+        let mut late = Vec::new();
+        for (place, connection) in self.places.iter_mut().enumerate() {
+            let Some(connection) = connection else { continue };
+            // What stands in line was not read yet.
+            if !has_read || connection.in_line {
+                connection.partial.begins_anew(now);
+            } else if connection.partial.is_late(now) {
+                late.push(place);
+            }
+        }
+        late
+    }
+
     pub(super) fn token(place: usize) -> Token {
         Token(place + FIRST_CONNECTION)
     }
@@ -122,5 +160,32 @@ impl Connections {
 
     pub(super) fn visitor(token: Token) -> Option<Ticket> {
         (token.0 & VISITOR != 0).then(|| Door::ticket(token.0 & !VISITOR))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_record_that_trickles_in_is_late_and_many_records_never_are() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut partial = Partial::default();
+        for ms in (0..30_000).step_by(500) {
+            partial.read(Some(7), at(ms));
+            assert!(!partial.is_late(at(ms)), "{ms}");
+        }
+        assert!(partial.is_late(at(30_000)));
+        // It is complete, and the next one has begun.
+        partial.read(Some(8), at(30_000));
+        assert!(!partial.is_late(at(59_999)) && partial.is_late(at(60_000)));
+        partial.begins_anew(at(60_000));
+        assert!(!partial.is_late(at(89_999)) && partial.is_late(at(90_000)));
+        partial.read(None, at(90_000));
+        assert!(!partial.is_late(at(500_000)));
+        partial.begins_anew(at(500_000));
+        assert!(!partial.is_late(at(900_000)), "there is none");
     }
 }

@@ -1,6 +1,6 @@
 //! Coming by connections: dialling replicas with lower ids, and accepting everybody else.
 
-use super::connection::Accounted;
+use super::connection::{Accounted, Partial};
 use super::door::{NotAccepted, Ticket, Victim};
 use super::doorman::Source;
 use super::first_record::FirstRecord;
@@ -356,6 +356,7 @@ impl Hub {
             connected: false,
             ticket: None,
             deadline: Some(deadline),
+            partial: Partial::default(),
             in_line: false,
             read_closed: false,
             dirty: false,

@@ -65,6 +65,9 @@ const EVENTS_PER_POLL: usize = 1024;
 /// Longest wait in one call of [`Hub::poll`], so that deadlines set by it are noticed.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+/// How often records are looked for that do not become complete.
+const LOOK_FOR_UNFINISHED: Duration = Duration::from_secs(1);
+
 /// While the name of a member has not been found it is asked for after this time.
 const LOOK_UP_TIME: Duration = Duration::from_secs(1);
 
@@ -247,6 +250,7 @@ pub struct Hub {
     ready_clients: VecDeque<usize>,
     /// Ready, but not to be read for now.
     held_back: Vec<usize>,
+    looked_for_unfinished: Instant,
     door: Door,
     /// Most sockets, of all kinds; and most links of clients.
     most_sockets: usize,
@@ -357,6 +361,7 @@ impl Hub {
             ready_replicas: VecDeque::new(),
             ready_clients: VecDeque::new(),
             held_back: Vec::new(),
+            looked_for_unfinished: now,
             door: Door::new(now),
             most_sockets: usize::MAX,
             most_clients: CLIENT_LINKS,
@@ -622,6 +627,14 @@ impl Hub {
         for place in self.connections.expired(self.now) {
             self.stats.expired_handshakes += 1;
             self.end(place, LinkError::Expired);
+        }
+        let passed = self.now.saturating_duration_since(self.looked_for_unfinished);
+        if passed >= LOOK_FOR_UNFINISHED {
+            self.looked_for_unfinished = self.now;
+            let has_read = passed < 5 * LOOK_FOR_UNFINISHED;
+            for place in self.connections.unfinished(self.now, has_read) {
+                self.end(place, LinkError::Unfinished);
+            }
         }
         self.dial_due();
     }

@@ -151,6 +151,9 @@ impl Hub {
             }
         };
         let outcome = self.check_inbound(place).and(outcome);
+        if let Some(connection) = self.connections.get_mut(place) {
+            connection.partial.read(connection.link.partial_record(), self.now);
+        }
         match outcome {
             Ok(Left::More) => self.line_up(place),
             Ok(Left::Nothing) => {}

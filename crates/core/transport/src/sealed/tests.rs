@@ -441,3 +441,22 @@ fn a_message_that_is_kept_keeps_less_than_twice_its_length() {
         }
     }
 }
+
+/// What follows is swallowed by a record that is longer than what was sent, until there is as much.
+#[test]
+fn a_record_whose_length_was_changed_on_the_way_is_known_to_be_there_in_part() {
+    let (mut sealer, mut opener) = pair();
+    let small = messages(&[20]);
+    let (first, mut second, third) =
+        (wire(&mut sealer, &small), wire(&mut sealer, &small), wire(&mut sealer, &small));
+    second[1] ^= 0x80;
+    assert_eq!((feed(&mut opener, &first, 5000), opener.partial_record()), (Ok(small), None));
+    assert_eq!(feed(&mut opener, &second, 5000), Ok(Vec::new()));
+    assert_eq!(opener.partial_record(), Some(1));
+    for _ in 0..100 {
+        assert_eq!(feed(&mut opener, &third, 5000), Ok(Vec::new()));
+        assert_eq!(opener.partial_record(), Some(1), "it goes on being the same one");
+    }
+    let much = vec![0; RECORD_BYTES];
+    assert!(feed(&mut opener, &much, 5000).is_err(), "only then it is found not to be genuine");
+}

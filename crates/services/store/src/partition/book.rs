@@ -236,7 +236,7 @@ impl Book {
 
     pub(crate) fn put_change_of_marks(&mut self, change: Change) {
         match change {
-            Change::Mark(number, Some(mark)) => self.put(Key::Mark(number), &mark),
+            Change::Mark(number, Some(mark)) => self.put(Key::Mark(number), &*mark),
             Change::Mark(number, None) => self.remove(Key::Mark(number)),
             Change::Count(0) => self.remove(Key::Count),
             Change::Count(count) => self.put(Key::Count, &count),

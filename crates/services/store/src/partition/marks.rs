@@ -98,7 +98,7 @@ pub(crate) type Number = (u64, u64);
 
 /// What changes in the book: by their number, and by client key.
 pub(crate) enum Change {
-    Mark(Number, Option<Mark>),
+    Mark(Number, Option<Box<Mark>>),
     Count(u64),
     Waste(PublicKey, Option<Time>),
 }

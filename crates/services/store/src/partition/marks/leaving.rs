@@ -176,7 +176,7 @@ impl Partition {
     fn change_mark(&mut self, number: Number, change: impl FnOnce(Mark) -> Mark) {
         let Some(mark) = self.marks.remove(number).map(change) else { return };
         self.marks.insert(number, mark.clone());
-        self.note_marks([Change::Mark(number, Some(mark))]);
+        self.note_marks([Change::Mark(number, Some(Box::new(mark)))]);
     }
 
     /// Nobody waits in a session that is over.
@@ -295,7 +295,7 @@ impl Partition {
                 }
             };
             self.marks.insert(number, mark.clone());
-            self.note_marks([Change::Mark(number, Some(mark))]);
+            self.note_marks([Change::Mark(number, Some(Box::new(mark)))]);
         }
         let turn_ms = AGAIN_MS + TURN_MS * before.len() as u64;
         let again_ms = if is_marked { turn_ms.min(AGAIN_AT_MOST_MS) } else { AGAIN_AT_MOST_MS };
